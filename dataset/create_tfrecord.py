@@ -41,18 +41,15 @@ from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import INSTANCES, SPLITS, splits_of_records
 from dataset.conversion.partial_labels import with_unlabeled_classes
-from dataset.conversion.sharding.remote_output import local_output
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, value_range_of
 from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
-from dataset.files.remote_images import remote_listing
 from program_support import command_line
+from program_support.engines import LOCAL, connected
 from program_support.errors import InputError
 from program_support.field_flags import define_flags_of, options_of_flags
-from program_support.ray_tasks import LOCAL, ray_cluster
-from program_support.remote_addresses import is_remote
-from program_support.remote_files import local_tree
+from program_support.remote_addresses import is_remote, storage
 
 _Result = TypeVar("_Result")
 
@@ -115,7 +112,8 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         config = replace(configs[split], black_level=value_range.black, white_level=value_range.white)
         return convert_and_report(data, config, options, start=start)
 
-    with contextlib.nullcontext() if options.engine == LOCAL else ray_cluster():  # one connection for all splits
+    # one connection for all splits
+    with contextlib.nullcontext() if options.engine == LOCAL else connected(options.engine):
         return _for_each(by_split, convert)
 
 
@@ -139,14 +137,14 @@ def _with_local_folders(options: ConvertOptions) -> tuple[ConvertOptions, str | 
 
     Images stay where they are.
     """
-    remote_listing.cache_clear()
     labels, output = options.annotations or options.images, options.output_dir.rstrip("/")
+    if is_remote(options.images):
+        storage().forget_listings()
     if is_remote(labels):
-        labels = local_tree(labels, leave_out=IMAGE_SUFFIXES)
-    return (
-        replace(options, annotations=labels, output_dir=local_output(output)),
-        output if is_remote(output) else None,
-    )
+        labels = storage().local_tree(labels, leave_out=IMAGE_SUFFIXES)
+    if not is_remote(output):
+        return replace(options, annotations=labels, output_dir=output), None
+    return replace(options, annotations=labels, output_dir=storage().local_output(output)), output
 
 
 def _config(split: str, options: ConvertOptions) -> ConversionConfig:

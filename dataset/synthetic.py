@@ -1,14 +1,19 @@
 """The synthetic data set: drawn images with exact boxes and masks, as JPEGs and COCO annotation files.
 
 Objects of five classes of very different size and shape lie on a textured background, occlude each other and cross the
-border; some images are crowded, some contain a shoal annotated as one crowd region, a few are empty. A mask covers
+border; some images are crowded, some contain a group annotated as one crowd region, a few are empty. A mask covers
 exactly the visible pixels of its object, and the box encloses them. The same seed generates the same bytes.
+
+Lengths are in units of 1/128 of the longer side of the image, pixels of a network input of 128.
 """
 
+import colorsys
 import io
 import json
+import math
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 from program_support.startup import before_imports
 
@@ -17,16 +22,197 @@ if __name__ == "__main__":
 
 import numpy as np
 from absl import flags
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from dataset.synthetic_images.scenes import draw_image
-from dataset.synthetic_images.shapes import KINDS
+from object_detection.coco.run_length_masks import run_lengths
 from program_support import command_line
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 from program_support.checked_fields import CountOrZero
 from program_support.errors import InputError
 from program_support.field_flags import define_flag
 from program_support.marked_folders import claim_folder
+
+_UNITS = 128
+_OVERSAMPLING = 4  # shapes are drawn larger by this factor and averaged, for smooth edges
+_LEAST_SIDE = 10.0  # units; smaller objects cannot be detected at an input of 128
+_LEAST_SEEN = 0.6  # minimum visible fraction of each object's pixels
+_LEAST_INSIDE = 0.7  # minimum fraction of an object's pixels inside the image
+_ATTEMPTS = 12  # attempts to find a position
+_EMPTY_SHARE, _CROWDED_SHARE, _GROUP_SHARE = 0.04, 0.12, 0.06  # fractions of the images
+_ELONGATED = 0.5  # aspect ratio below which objects lie or stand
+
+
+def _circle(radius: float) -> np.ndarray:
+    angles = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+    return radius * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
+_RAYS = np.tile([1.0, 0.48], 5)[:, None] * _circle(1.0)[:: 48 // 10][:10]
+
+
+class Kind(NamedTuple):
+    """One class of objects: polygons in a square from -1 to 1, each with the brightness of its color."""
+
+    category_id: int  # ids have gaps, as real data sets do
+    name: str
+    side: tuple[float, float]  # range of the longer side, units
+    aspect: float  # height by width
+    tilt: float  # maximum rotation in degrees, in both directions
+    hue: tuple[float, float]
+    polygons: tuple[tuple[np.ndarray | list[tuple[float, float]], float], ...]
+
+
+KINDS = (
+    Kind(1, "ball", (22, 56), 1.0, 180, (0.0, 1.0), ((_circle(1.0), 0.9), (_circle(0.5), 0.5))),
+    Kind(
+        2,
+        "fish",
+        (32, 68),
+        0.55,
+        17,
+        (0.0, 0.1),
+        (([(-0.3, 0), (-1, -0.8), (-1, 0.8)], 0.6), (_circle(1.0) * (0.8, 0.7) + (0.2, 0), 0.9)),
+    ),
+    Kind(
+        4,
+        "tree",
+        (40, 96),
+        1.8,
+        3,
+        (0.28, 0.42),
+        (([(-0.18, 0.5), (0.18, 0.5), (0.18, 1), (-0.18, 1)], 0.25), ([(-1, 0.7), (1, 0.7), (0, -1)], 0.5)),
+    ),
+    Kind(
+        7,
+        "pencil",
+        (52, 92),
+        0.25,
+        7,
+        (0.0, 1.0),
+        (([(-1, -1), (0.55, -1), (0.55, 1), (-1, 1)], 0.8), ([(0.55, -1), (0.55, 1), (1, 0)], 0.4)),
+    ),
+    Kind(9, "star", (20, 34), 1.0, 180, (0.11, 0.16), ((_RAYS, 0.65), (0.7 * _RAYS, 0.95))),
+)
+_IN_GROUPS = KINDS[1]
+
+
+def draw_sprite(kind: Kind, *, side: float, random: np.random.Generator) -> np.ndarray:
+    """Draw one object whose longer side has `side` pixels: [rows, columns, 4] uint8, cropped to its opaque pixels."""
+    aspect = kind.aspect * math.exp(random.normal(0, 0.06))
+    half = np.array([min(1, 1 / aspect), min(1, aspect)]) * side * _OVERSAMPLING / 2
+    sprite = Image.new("RGBA", tuple(np.ceil(2 * half).astype(int).tolist()))
+    hue, saturation = random.uniform(*kind.hue) % 1.0, random.uniform(0.7, 0.95)
+    for points, value in kind.polygons:
+        color = np.multiply(colorsys.hsv_to_rgb(hue, saturation, value * random.uniform(0.9, 1.05)), 255).astype(int)
+        ImageDraw.Draw(sprite).polygon(((np.array(points) + 1) * half).ravel().tolist(), fill=(*color.tolist(), 255))
+    if random.random() < 0.5:
+        sprite = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    standing = 90 * (kind.aspect < _ELONGATED and random.random() < 0.5)
+    sprite = sprite.rotate(random.uniform(-kind.tilt, kind.tilt) + standing, Image.Resampling.BILINEAR, expand=True)
+    return _cropped(np.asarray(sprite.reduce(_OVERSAMPLING)))
+
+
+def _draw_group(*, unit: float, random: np.random.Generator) -> np.ndarray:
+    """Draw many objects, too small to annotate separately, as one sprite."""
+    rows, columns = (random.uniform([28, 36], [44, 60]) * unit).astype(int).tolist()
+    group = Image.new("RGBA", (columns, rows))
+    for _ in range(int(random.integers(14, 26))):
+        sprite = Image.fromarray(draw_sprite(_IN_GROUPS, side=random.uniform(8, 11) * unit, random=random))
+        room = columns - sprite.width, rows - sprite.height
+        group.alpha_composite(sprite, tuple(random.integers(0, np.add(room, 1)).tolist()))
+    return _cropped(np.asarray(group))
+
+
+def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Return the box (x, y, width, height) of the set pixels; zeros if there are none."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not rows.size:
+        return 0, 0, 0, 0
+    left, top = int(columns[0]), int(rows[0])
+    return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+
+
+def _cropped(sprite: np.ndarray) -> np.ndarray:
+    left, top, columns, rows = _extent(sprite[..., 3] >= 128)
+    return sprite[top : top + rows, left : left + columns]
+
+
+class Scene:
+    """An image being drawn, and the visible object of each pixel."""
+
+    def __init__(self, ground: np.ndarray, unit: float):
+        self.pixels = ground  # [h, w, 3] uint8
+        self.unit = unit  # pixels
+        self._shown = np.full(ground.shape[:2], -1, np.int32)
+        self._full_counts: list[int] = []  # pixels of each object, including those hidden or outside
+        self._kinds: list[tuple[Kind, bool]] = []
+
+    def place(self, kind: Kind, sprite: np.ndarray, *, crowd: bool, random: np.random.Generator) -> bool:
+        """Place a sprite [rows, columns, 4] uint8 at random; return False if all positions hide too much of others."""
+        (rows, columns), (height, width) = sprite.shape[:2], self.pixels.shape[:2]
+        counts = [*self._full_counts, int((sprite[..., 3] >= 128).sum())]
+        for _ in range(_ATTEMPTS):
+            top = int(random.integers(-rows // 4, height - rows * 3 // 4 + 1))
+            left = int(random.integers(-columns // 4, width - columns * 3 // 4 + 1))
+            y, x = slice(max(top, 0), min(top + rows, height)), slice(max(left, 0), min(left + columns, width))
+            part = sprite[y.start - top : y.stop - top, x.start - left : x.stop - left]
+            solid, shown = part[..., 3] >= 128, self._shown.copy()
+            shown[y, x][solid] = len(self._kinds)
+            touched = {*np.unique(self._shown[y, x]).tolist(), len(self._kinds)} - {-1}
+            if solid.sum() >= _LEAST_INSIDE * counts[-1] and all(
+                min(_extent(seen)[2:]) >= _LEAST_SIDE * self.unit and seen.sum() >= _LEAST_SEEN * counts[number]
+                for number in touched
+                for seen in [shown == number]
+            ):
+                self._shown, self._full_counts = shown, counts
+                self._kinds.append((kind, crowd))
+                opacity = part[..., 3:] / np.float32(255)
+                self.pixels[y, x] = self.pixels[y, x] * (1 - opacity) + part[..., :3] * opacity + 0.5
+                return True
+        return False
+
+    def annotations(self) -> list[dict]:
+        """Return the objects in COCO format without ids, with run lengths of the visible pixels."""
+        return [
+            {
+                "category_id": kind.category_id,
+                "bbox": list(_extent(seen)),
+                "area": int(seen.sum()),
+                "iscrowd": int(crowd),
+                "segmentation": run_lengths(seen),
+            }
+            for number, (kind, crowd) in enumerate(self._kinds)
+            for seen in [self._shown == number]
+        ]
+
+
+def _draw_ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
+    """Return a textured background between two random light colors, [h, w, 3] uint8."""
+    first, second = random.uniform(110, 225, (2, 1)) + random.uniform(-30, 30, (2, 3))
+    cells = random.integers(0, 256, (int(random.integers(3, 30)),) * 2, dtype=np.uint8)
+    blend = np.asarray(Image.fromarray(cells).resize(size[::-1], Image.Resampling.BICUBIC))[..., None] / 255
+    return np.clip(first + (second - first) * blend + random.normal(0, 5, (*size, 1)), 0, 255).astype(np.uint8)
+
+
+def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.ndarray, list[dict]]:
+    """Draw one image of (height, width): [h, w, 3] uint8 and its COCO annotations without ids."""
+    scene = Scene(_draw_ground(size, random), max(size) / _UNITS)
+    kind_of_image = random.random()
+    if kind_of_image < _EMPTY_SHARE:
+        return scene.pixels, []
+    crowded = kind_of_image < _EMPTY_SHARE + _CROWDED_SHARE
+    if kind_of_image > 1 - _GROUP_SHARE:
+        scene.place(_IN_GROUPS, _draw_group(unit=scene.unit, random=random), crowd=True, random=random)
+    sides = []
+    for _ in range(int(random.integers(9, 15) if crowded else random.integers(1, 7))):
+        kind = KINDS[random.integers(len(KINDS))]
+        low, high = kind.side
+        high = min(low + (high - low) * (0.35 if crowded else 1.0), 0.9 * min(size) / scene.unit)
+        low = min(low, high)  # very elongated images would have it above
+        sides.append((math.exp(random.uniform(math.log(low), math.log(high))), kind))
+    for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # large objects are drawn first
+        scene.place(kind, draw_sprite(kind, side=side * scene.unit, random=random), crowd=False, random=random)
+    return scene.pixels, scene.annotations()
 
 
 def draw_data_set(

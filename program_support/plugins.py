@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
+    "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
 }
 
 

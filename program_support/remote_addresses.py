@@ -1,32 +1,78 @@
-"""Remote addresses such as s3://BUCKET/FOLDER/FILE: no other module knows fsspec, which opens them."""
+"""Remote addresses such as s3://BUCKET/FOLDER/FILE, which a plugin reads and writes."""
 
 import contextlib
-import errno
-import logging
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
-_INSTALL = {  # scheme -> how to install the package that fsspec needs for it
-    "az": "pip install adlfs",
-    "gs": "pip install gcsfs",
-    "hf": "pip install -e '.[hub]'",
-    "memory": "pip install fsspec",
-    "s3": "pip install -e '.[remote]'",
-}
-# In seconds, by botocore's names. s3fs itself makes five attempts
-_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 15, "retries": {"total_max_attempts": 1}}
-_OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": _TIMEOUTS}}
-_ADDRESS = re.compile(rf"\A({'|'.join(_INSTALL)}):/{{1,2}}(?!/)")
-_CREDENTIALS = {
-    "s3": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "hf": "HF_TOKEN",
-}
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_ADDRESS = re.compile(r"\A(az|gs|hf|memory|s3):/{1,2}(?!/)")
+
+
+class Named(Protocol):
+    """An image of a data set."""
+
+    file_name: str
+
+
+Image = TypeVar("Image", bound=Named)
+
+
+class Storage(Protocol):
+    """Files at remote addresses; each method raises InputError with the address of what cannot be read or written."""
+
+    def local_copies(self, pattern: str, *, beside: Collection[str] = ()) -> list[str]:
+        """Return the paths of local copies of the files that match a pattern, sorted; copy what is new or changed.
+
+        beside: suffixes of other files of the folder that are copied, too.
+        """
+
+    def local_tree(self, address: str, *, leave_out: Collection[str]) -> str:
+        """Return the path of a local copy of a file, or of a folder without files with the suffixes `leave_out`."""
+
+    def copy_missing(self, paths: Iterable[str]) -> None:
+        """Copy the files that another machine has at these paths, local copies, and this one lacks."""
+
+    def listing(self, folder: str) -> Mapping[str, tuple[int, int]]:
+        """Return size in bytes and version of each file below a folder, by relative name, without hidden files."""
+
+    def forget_listings(self) -> None:
+        """Read folders again that were listed before."""
+
+    def read(self, path: str | os.PathLike[str]) -> bytes:
+        """Return the content of an image; raise FileNotFoundError if there is none."""
+
+    def read_ahead(self, images: Iterable[Image], folder: str | Path) -> Iterator[Image]:
+        """Yield images; while one is in use, `read` has its file in memory."""
+
+    def local_output(self, folder: str) -> str:
+        """Return the local folder in which a conversion works for a remote output folder."""
+
+    def states(self, config: Any) -> contextlib.AbstractContextManager[None]:
+        """Exchange the state of a conversion with the remote output folder before and after the block."""
+
+    def on_this_machine(self, task: Any) -> Any:
+        """Return the task of a shard with paths of this machine."""
+
+    def upload_shard(self, task: Any) -> None:
+        """Upload a finished shard and its state."""
+
+    def publish(self, config: Any) -> None:
+        """Give uploaded shards their final names, and upload the files beside them."""
+
+
+def storage() -> Storage:
+    """Return the files at remote addresses."""
+    found: Storage = load_plugin("efficientdet.storage", "fsspec")
+    return found
+
+
+def read_ahead(images: Iterable[Image], folder: str | Path) -> Iterator[Image]:
+    """Yield images; files at a remote address are fetched several at a time while others are in use."""
+    return storage().read_ahead(images, folder) if is_remote(folder) else iter(images)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -40,47 +86,3 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def address_of(path: str | os.PathLike[str]) -> str:
     """Return the address that a remote path was made from."""
     return _ADDRESS.sub(r"\1://", os.fsdecode(path))
-
-
-def opened(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of an address, and the path in it.
-
-    An address is taken literally: fsspec itself would open another file system for each '::' in it.
-    """
-    import fsspec
-
-    scheme = address.partition("://")[0]
-    system = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
-    # gcsfs logs the traceback of what `remote_errors` says in one line
-    logging.getLogger(type(system).__module__.partition(".")[0]).setLevel(logging.CRITICAL)
-    return system, str(system._strip_protocol(address))
-
-
-@contextlib.contextmanager
-def remote_errors(address: str, *, doing: str = "read") -> Iterator[None]:
-    """Raise an error of fsspec or of a client of it in the block as an InputError with the address.
-
-    doing: participle of what is done with the address, for the message.
-
-    Raises:
-        OSError: the disk of this machine is full.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # each client has its own classes
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:  # of the copy
-            raise
-        raise InputError(f"{address}: {_problem(error, address.partition('://')[0], doing)}") from error
-
-
-def _problem(error: Exception, scheme: str, doing: str) -> str:
-    reason = " ".join((str(error) or type(error).__name__).split())[:200]  # botocore's first line may be "..failed:"
-    if isinstance(error, ImportError):
-        return f"needs a package that is not installed ({reason}): {_INSTALL[scheme]}"
-    if isinstance(error, FileNotFoundError):
-        return f"there is no such bucket, folder or file ({reason})"
-    if isinstance(error, PermissionError) or type(error).__name__ in ("NoCredentialsError", "NoCredentials"):
-        return f"access denied ({reason}); expected credentials with permission: {_CREDENTIALS.get(scheme, scheme)}"
-    return f"cannot be {doing} ({reason}); check the network and the address of the server"

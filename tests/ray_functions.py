@@ -9,17 +9,18 @@ from program_support.errors import InputError
 FATAL = b"this content ends the process that decodes it"
 
 
-def square(number):
-    return number * number
+def square(numbers):
+    return numbers[0] * numbers[0]
 
 
-def slow_square(number):
+def slow_square(numbers):
     time.sleep(0.3)
-    return number * number
+    return square(numbers)
 
 
-def die_once(path):
+def die_once(paths):
     """End the process at the first call, as a lack of memory or a lost machine does."""
+    [path] = paths
     if not Path(path).exists():
         Path(path).touch()
         os._exit(9)
@@ -31,20 +32,21 @@ def die_with_threes(numbers):
         os._exit(9)
 
 
-def refuse(number):
+def refuse(numbers):
+    [number] = numbers
     if number == 3:
         raise InputError(f"{number}: expected another number")
     return number
 
 
-def fill_the_disk(number):
+def fill_the_disk(numbers):
     from ray.exceptions import OutOfDiskError
 
     raise OutOfDiskError("Local disk is full")
 
 
-def many_bytes(number):
-    return bytes([number]) * 20_000_000
+def many_bytes(numbers):
+    return bytes(numbers) * 20_000_000
 
 
 def die_of_fatal_images():

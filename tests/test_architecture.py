@@ -31,7 +31,6 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "regions",  # of two-stage detectors: proposals, RoIAlign, sampling, mask targets
     ),
     "dataset": (
-        "synthetic_images",  # the parts that dataset/synthetic.py draws images from
         "files",  # of strangers: read safely, recognized, told what is wrong with them
         "records",  # TFRecords: their schema, their index, what is in them
         "conversion",  # annotated images become records
@@ -123,9 +122,9 @@ KNOWN_IN = {
         "program_support.*",
         "efficientdet.configuration.flag_definitions",
     },
-    "fsspec": {"program_support.remote_addresses"},
+    "fsspec": {"efficientdet.plugins.cluster.remote_files"},
     "rasterio": {"dataset.files.image_windows"},
-    "ray": {"program_support.ray_tasks"},
+    "ray": {"efficientdet.plugins.cluster.ray_cluster"},
     "tensorboard": {"efficientdet.loggers.tensorboard"},
     "trackers": {"efficientdet.tracking.tracker"},
     "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
@@ -150,7 +149,7 @@ INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is kn
     "efficientdet.checkpoints.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
-    "program_support.ray_tasks",  # passes it on to other machines
+    "efficientdet.plugins.cluster.ray_cluster",  # passes it on to other machines
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU

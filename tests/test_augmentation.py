@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.files.image_decoding import image_size
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop, crop_boxes, crop_image
 from dataset.input.resize import Stretch
+from dataset.records.schema import image_size
 
 
 def picture(height, width, seed=0):
@@ -71,21 +71,6 @@ def test_crop_resamples_the_window_alone():
         assert np.abs(result[:height, :width] - expected).max() < GRAY_LEVEL
         assert (result[height:] == 0).all()
         assert (result[:, width:] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("scaled", "offset", "window"), [((120, 160), (10, 20), (24, 24)), ((30, 40), (2, 4), (32, 32))]
-)
-def test_crop_equals_resizing_all_and_cutting(scaled, offset, window):
-    """Where the window is commensurate; the outermost pixel aside, whose neighbor outside the window is not read."""
-    source, ratio = picture(60, 80), scaled[0] / 60
-    size = tuple(int(side * ratio) for side in window)
-    whole = tf.image.resize(source, scaled).numpy()
-    top, left = (int(start * ratio) for start in offset)
-    expected = whole[top : top + size[0], left : left + size[1]]
-    plan = crop(offset=offset, window=window, size=size)
-    result = crop_image(tf.constant(encoded(source)), plan, size=size).numpy()
-    assert np.abs(result - expected)[1:-1, 1:-1].max() < GRAY_LEVEL
 
 
 def test_jpeg_window_equals_the_whole_jpeg_but_for_the_chroma_at_its_border():
@@ -183,13 +168,6 @@ def test_boxes_by_hand():
     mirrored, kept_too = crop_boxes(boxes, plan._replace(flip=tf.constant(True)), source_size=tf.constant([100, 100]))
     np.testing.assert_allclose(mirrored[0], [20, 40, 60, 80], atol=1e-4)
     np.testing.assert_array_equal(kept, kept_too)
-
-
-def test_no_boxes_give_no_boxes():
-    plan = crop(offset=(0, 0), window=(5, 5), size=(8, 8))
-    boxes, kept = crop_boxes(tf.zeros([0, 4]), plan, source_size=tf.constant([5, 5]))
-    assert boxes.shape == (0, 4)
-    assert kept.shape == (0,)
 
 
 # --- the image as evaluation sees it, perhaps mirrored

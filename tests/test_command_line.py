@@ -316,7 +316,6 @@ serve SERVE --host=a..b | --host=a..b --port=0: cannot listen on this address (
 # Each flag of a number, with what it must refuse; what it takes at its ends follows.
 WRONG_NUMBERS = rows("""
 train TRAIN --accumulate_steps | 0
-train TRAIN --balance_threshold | 0 1.5 nan
 train TRAIN --batch_size | -1
 train TRAIN --bn_group | 0
 train TRAIN --benchmark_steps | 0

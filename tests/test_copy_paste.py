@@ -104,7 +104,7 @@ def config(**changes):
         "seed": 5,
         "max_instances_per_image": 2 * EACH,
         "mask_size": CELLS,
-        "composition": CopyPaste(1.0),
+        "copy_paste": CopyPaste(1.0),
     }
     return InputConfig(**{**settings, **changes})
 
@@ -198,7 +198,7 @@ def test_crowds_stay_where_they_are(tmp_path):
 
 
 def test_the_sequence_is_the_same_from_any_step_and_on_any_number_of_ranks(index):
-    inputs = config(composition=CopyPaste(0.5))
+    inputs = config(copy_paste=CopyPaste(0.5))
     whole = batches(index, 6, inputs)
     later = batches(index, 3, replace(inputs, batch_size=2), first_position=3 * 4, rank=1, world_size=2)
     for one, part in zip(whole[3:], later, strict=True):

@@ -9,8 +9,7 @@ from PIL import Image, ImageOps
 from dataset.class_names import ClassNames
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import ConversionConfig, convert
-from dataset.files.exif_orientation import stored_image, upright_boxes, upright_image
-from dataset.files.image_files import read_image
+from dataset.files.image_files import read_image, stored_image, upright_boxes, upright_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
@@ -48,10 +47,6 @@ def test_boxes_go_with_their_pixels(orientation):
         rows, columns = np.nonzero(upright_image(marked, orientation))
         found = upright_boxes(np.float32([[top, left, bottom, right]]), orientation, size=(5, 7))
         assert found.tolist() == [[rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]]
-
-
-def test_no_boxes():
-    assert upright_boxes(np.zeros((0, 4), np.float32), 6, size=(5, 7)).shape == (0, 4)
 
 
 # Every entry point, with a detector that finds the bounds of what is white

@@ -42,11 +42,7 @@ def test_image_folder_glob(folder):
     assert find_images([f"{folder}/c.txt"]) == (f"{folder}/c.txt",)  # named by itself: the decoder will say
     assert names(find_images([str(folder)])) == ["a.PNG", "b.jpg", "d.webp"]
     assert names(find_images([f"{folder}/*.jpg"])) == ["b.jpg"]
-
-
-def test_folder_whose_name_looks_like_an_image(folder):
-    assert "sub.jpg" not in names(find_images([str(folder)]))
-    assert names(find_images([f"{folder}/sub.jpg"])) == ["e.jpg"]
+    assert names(find_images([f"{folder}/sub.jpg"])) == ["e.jpg"]  # a folder whose name looks like an image
 
 
 def test_several_in_the_order_given_each_once(folder):
@@ -93,18 +89,6 @@ def test_pixels_come_as_stored_with_their_orientation(tmp_path):
         found = read_stored_image(str(tmp_path / "a.png"))
         np.testing.assert_array_equal(found.pixels, pixels)
         assert found.orientation == wanted
-
-
-def test_pixels_are_those_that_training_decodes(tmp_path):
-    import tensorflow as tf
-
-    pixels = np.full((16, 32, 3), 50, np.uint8)
-    pixels[:, :16] = 200
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
-    decoded = tf.io.decode_jpeg((tmp_path / "a.jpg").read_bytes(), channels=3).numpy()
-    np.testing.assert_allclose(read_stored_image(str(tmp_path / "a.jpg")).pixels.astype(int), decoded, atol=3)
 
 
 @pytest.mark.parametrize(
@@ -257,12 +241,8 @@ def test_image_ids():
 
 
 def test_output_names_are_distinct():
-    paths = ["a/x.png", "b/x.jpg", "b/x-2.jpg", "c/x.jpg", "y.tif"]
-    assert list(output_names(paths)) == ["x.jpg", "x-2.jpg", "x-2-2.jpg", "x-3.jpg", "y.jpg"]
-
-
-def test_output_names_differ_in_more_than_case():
-    assert list(output_names(["a/X.jpg", "b/x.jpg"])) == ["X.jpg", "x-2.jpg"]
+    paths = ["a/x.png", "b/x.jpg", "b/x-2.jpg", "c/X.jpg", "y.tif"]
+    assert list(output_names(paths)) == ["x.jpg", "x-2.jpg", "x-2-2.jpg", "X-3.jpg", "y.jpg"]
 
 
 def test_distinct_names():

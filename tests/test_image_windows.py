@@ -90,11 +90,6 @@ def test_windows_are_the_pixels_that_were_written(tmp_path, layout):
     np.testing.assert_array_equal(complete(path), values.transpose(1, 2, 0))
 
 
-def test_a_cloud_optimized_file(tmp_path):
-    values = noise()
-    np.testing.assert_array_equal(complete(cloud_optimized(tmp_path, values)), values.transpose(1, 2, 0))
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_windows_are_upright(tmp_path, orientation):
     path, exif = str(tmp_path / "a.tif"), Image.Exif()
@@ -318,12 +313,6 @@ def test_without_rasterio_one_line_says_what_to_install(tmp_path, monkeypatch):
     pixels = noise().transpose(1, 2, 0)
     Image.fromarray(pixels).save(path)
     np.testing.assert_array_equal(complete(str(path)), pixels)  # Pillow decodes it
-
-
-def test_a_missing_file_and_a_folder(tmp_path):
-    for path, message in (("no.tif", "there is no such file"), (".", "it is a folder")):
-        with pytest.raises(InputError, match=message):
-            open_windows(str(tmp_path / path))
 
 
 @pytest.mark.parametrize("profile", [{"count": 5, "dtype": np.uint8}, {"count": 3, "dtype": np.uint16}])

@@ -10,7 +10,6 @@ import tensorflow as tf
 from PIL import Image
 from test_pipeline import NAMES, batches, config, image_of, written
 
-from dataset.conversion.segmentation import mask_png
 from dataset.input.augmentation import Cropping, ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop, crop_image
 from dataset.input.ground_truth import ground_truth_of_records
@@ -131,8 +130,8 @@ class FixedCrop(Cropping):
     def draw(self, source_size, seed, boxes=None):
         return Crop(*map(tf.constant, self._crop))
 
-    def image(self, encoded, crop, *, window):
-        return crop_image(encoded, crop, size=self.size, window=window)
+    def image(self, encoded, crop):
+        return crop_image(encoded, crop, size=self.size)
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -189,41 +188,27 @@ def test_masks_of_evaluation_are_those_of_the_whole_image(tmp_path):
             np.testing.assert_array_equal(batch.objects.masks[0, slot], wanted)
 
 
-def test_converted_polygons_arrive():
-    """The converter's PNG, which pycocotools fills: the same but for the pixels on the outline."""
-    found = cv2.imdecode(np.frombuffer(mask_png([POLYGONS[0]], (HEIGHT, WIDTH))[0], np.uint8), cv2.IMREAD_UNCHANGED)
-    assert set(np.unique(found)) == {0, 1}
-    inside, outside = (np.pad(filled(POLYGONS[0]), 1) for _ in range(2))
-    inside = cv2.erode(inside.astype(np.uint8), np.ones((3, 3)))[1:-1, 1:-1]
-    outside = cv2.dilate(outside.astype(np.uint8), np.ones((3, 3)))[1:-1, 1:-1]
-    assert (found >= inside).all()
-    assert (found <= outside).all()
-
-
 def test_without_masks_wanted_none_is_decoded(tmp_path):
     broken = objects()
     index = records_of(tmp_path, [RecordObject(**{**vars(entry), "mask_png": b"no PNG"}) for entry in broken])
     (batch,) = batches(training_dataset(index, config(batch_size=1)), 1)
     assert batch.objects.masks.shape == (1, 6, 0, 0)
-    with pytest.raises(
-        InputError, match=r"0\.jpg: image/object/mask holds no PNG; expected a mask of the image, 60 x 80"
-    ):
-        next(iter(evaluation_dataset(index, config(batch_size=1, mask_size=SIDE))))
 
 
-def test_masks_of_another_size_are_refused(tmp_path):
-    found = objects()
-    found[1] = RecordObject(**{**vars(found[1]), "mask_png": png(np.zeros((5, 7), bool))})
-    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds a PNG of 5 x 7 pixels"):
-        next(iter(evaluation_dataset(records_of(tmp_path, found), config(batch_size=1, mask_size=SIDE))))
-
-
-def test_records_without_masks_are_told(tmp_path):
-    index = records_of(tmp_path, objects(masks=False))
-    with pytest.raises(
-        InputError, match=r"0\.jpg: image/object/mask holds no PNG; .* convert again with --include_masks"
-    ):
-        next(iter(training_dataset(index, config(batch_size=1, mask_size=SIDE, jitter_min=1.0, jitter_max=1.0))))
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (None, r"holds no PNG; .* convert again with --include_masks"),
+        (b"no PNG", "holds no PNG; expected a mask of the image, 60 x 80"),
+        (png(np.zeros((5, 7), bool)), "holds a PNG of 5 x 7 pixels"),
+    ],
+)
+def test_what_is_no_mask_of_the_image_is_refused(tmp_path, mask, message):
+    index = records_of(tmp_path, [RecordObject(**{**vars(entry), "mask_png": mask}) for entry in objects()])
+    still = config(batch_size=1, mask_size=SIDE, jitter_min=1.0, jitter_max=1.0)
+    for reader in (evaluation_dataset, training_dataset):
+        with pytest.raises(InputError, match=rf"0\.jpg: image/object/mask {message}"):
+            next(iter(reader(index, still)))
 
 
 @pytest.mark.parametrize("difficult", [(), (1,), (0, 2)])

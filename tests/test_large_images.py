@@ -16,11 +16,10 @@ from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.large_images import in_parts
 from dataset.conversion.sharding.shards import convert
 from dataset.files import image_windows
-from dataset.files.image_decoding import decode_image
 from dataset.files.image_windows import open_windows
 from dataset.input.tiling import Tiling
 from dataset.records.record_index import RecordReader, index_records
-from dataset.records.schema import parse_record
+from dataset.records.schema import decode_image, parse_record
 from efficientdet.inference import large_image
 from efficientdet.inference.large_image import LargeImage
 from efficientdet.inference.tiles import TiledDetector

@@ -105,16 +105,6 @@ def test_pixels_are_pillows():
     assert flips == {False, True}
 
 
-def test_boxes_are_mirrored_with_the_pixels():
-    augmentation = OverlapCrop((100, 100), flip_probability=1.0)
-    crop, fractions = draw(augmentation, (100, 100), [1, 1], [[10, 20, 30, 90]])
-    plain, _ = augmentation.boxes(
-        fractions, crop._replace(flip=tf.constant(False)), source_size=tf.constant([100, 100])
-    )
-    mirrored, _ = augmentation.boxes(fractions, crop, source_size=tf.constant([100, 100]))
-    np.testing.assert_allclose(mirrored[0], [plain[0, 0], 100 - plain[0, 3], plain[0, 2], 100 - plain[0, 1]], atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("source", "boxes"),
     [

@@ -1,4 +1,4 @@
-"""eval.py, infer.py and next_images.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
+"""eval.py and infer.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
 
 import hashlib
 from pathlib import Path
@@ -10,15 +10,11 @@ from miniature import build_miniature
 from stored_miniature import store_weights
 
 import efficientdet
-from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.active_learning.view_tasks import ViewTask
+from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
-from efficientdet.evaluation.record_tasks import RecordTask
-from efficientdet.operations.choose_images import choose_images
-from efficientdet.options.next_images import NextImagesOptions
-from efficientdet.prediction.image_annotation import ImageTask
+from efficientdet.plugins.cluster.ray_cluster import RayCluster
+from program_support.engines import Finished
 from program_support.errors import InputError
-from program_support.ray_tasks import Finished, RayCluster
 
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -96,29 +92,17 @@ def test_evaluation_is_that_of_one_machine(drawn, checkpoint, tmp_path, capsys, 
     assert "ray: " in printed[1]
 
 
-@pytest.mark.parametrize(("fatal", "named"), [({11}, 11), ({8, 9, 12}, 8), (set(), None)])
-def test_a_record_that_ends_every_process_is_named(drawn, checkpoint, monkeypatch, fatal, named):
-    """Tasks of records 8 to 15 end their process: because of single records, or for another reason."""
-    whole, ran = index_records(sorted(map(str, drawn.folder.glob("val-*")))), RayCluster.run
-    places = [(whole.path(number), whole.start(number)) for number in range(len(whole))]
+def test_a_record_that_ends_every_process_is_named(drawn, checkpoint, monkeypatch):
+    index = index_records(sorted(map(str, drawn.folder.glob("val-*"))))
 
-    def numbers(index):
-        return {places.index((index.path(number), index.start(number))) for number in range(len(index))}
-
-    def run(self, function, tasks, **settings):
-        if len(tasks) == 1 and isinstance(tasks[0], RecordTask):
-            return ran(self, function, tasks, **settings)
-        parts = [[task.index] if isinstance(task, RecordTask) else task for task in tasks]
-        held = [set().union(*map(numbers, part)) for part in parts]
-        return iter(
-            Finished(place, None, "its process died" if found & fatal or found == {*range(8, 16)} else "")
-            for place, found in enumerate(held)
-        )
+    def run(self, function, items, *, size, **settings):
+        yield Finished(0, 11, function(items[:11]))
+        yield Finished(11, 12, None, "its process died")
 
     monkeypatch.setattr(RayCluster, "run", run)
-    which = "8 records together" if named is None else f"the record at byte {places[named][1]}"
-    path = places[named or 8][0]
-    with pytest.raises(InputError, match=f"^{path}: no detection is possible in {which}: each time its process died$"):
+    monkeypatch.setattr(RayCluster, "results", lambda self, function, items, **settings: [*map(function, items)])
+    where = f"{index.path(11)}: no detection is possible in the record at byte {index.start(11)}"
+    with pytest.raises(InputError, match=f"^{where}: each time its process died$"):
         efficientdet.evaluate(checkpoint, drawn.folder / "val-*", batch_size=1, engine="ray")
 
 
@@ -169,51 +153,26 @@ def test_annotated_images_are_those_of_one_machine(photos, checkpoint, tmp_path,
     assert [line for line in printed[1].splitlines() if not line.startswith("ray: ")] == printed[0].splitlines()
 
 
-@pytest.mark.parametrize("fatal", [frozenset(), {"07.jpg"}])
-def test_the_images_to_label_next_are_those_of_one_machine(photos, drawn, checkpoint, tmp_path, capsys, request, fatal):
-    if fatal:
-        request.getfixturevalue("started")
-    printed = []
-    for engine in ("local", "ray"):
-        options = NextImagesOptions(
-            model=checkpoint,
-            images=(str(photos),),
-            labeled=str(drawn.folder / "train-*"),
-            count=5,
-            output_dir=str(tmp_path / engine),
-            engine=engine,
-        )
-        choose_images(options)
-        printed.append(capsys.readouterr().out.replace(str(tmp_path / engine), "OUT").splitlines())
-    lines = [line for line in printed[1] if not line.startswith("ray: ")]
-    if fatal:
-        assert f"skipped: {photos / '07.jpg'}: ends the process that decodes it" in lines
-        assert lines[-1].startswith("5 of 19 unlabeled images: ")
-    else:
-        assert lines == printed[0]
-        assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-
-
 @pytest.fixture
 def started(monkeypatch):
-    """Do tasks in this process; return their images, a list for each. One that has image 07 ends its process."""
-    tasks_started, fatal = [], {"07.jpg"}
+    """Do parts in this process; return the number of images in each. Image 07 ends its process."""
+    sizes, fatal = [], "07.jpg"
 
-    def paths(task):
-        if isinstance(task, ImageTask):
-            return [image.path for image in task.images if not image.is_fatal]
-        if isinstance(task, ViewTask):
-            return [path for path in task.paths if path not in task.fatal]
-        return [] if isinstance(task, RecordIndex) else [getattr(item, "path", item) for item in task]
-
-    def run(self, function, tasks, **settings):
-        for number, task in enumerate(tasks):
-            names = {Path(path).name for path in paths(task)}
-            tasks_started.append(names)
-            yield Finished(number, None, "its process died") if names & fatal else Finished(number, function(task))
+    def run(self, function, items, *, size=1, **settings):
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            sizes.append(len(part))
+            if not any(image.path.endswith(fatal) for image in part):
+                yield Finished(start, start + len(part), function(part))
+                continue
+            for number, image in enumerate(part, start):
+                died = image.path.endswith(fatal)
+                result = None if died else function([image])
+                yield Finished(number, number + 1, result, "its process died" if died else "")
 
     monkeypatch.setattr(RayCluster, "run", run)
-    return tasks_started
+    monkeypatch.setattr(RayCluster, "results", lambda self, function, items, **settings: [*map(function, items)])
+    return sizes
 
 
 def test_an_image_that_ends_every_process_is_skipped(started, photos, checkpoint, tmp_path, capsys):
@@ -221,7 +180,6 @@ def test_an_image_that_ends_every_process_is_skipped(started, photos, checkpoint
         infer(photos, tmp_path / "ray", checkpoint, engine="ray")
     skipped = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
     assert skipped[1:] == [f"skipped: {photos / '07.jpg'}: ends the process that decodes it"]
-    assert {"07.jpg"} in started
     copies = {path.stem for path in (tmp_path / "ray").glob("*.jpg")}
     assert copies == {f"{number:02}" for number in range(20)} - {"07"}
 
@@ -230,11 +188,9 @@ def test_an_interrupted_run_is_continued(started, photos, checkpoint, tmp_path, 
     output, settings = tmp_path / "ray", {"engine": "ray", "save_crops": True}
     run = RayCluster.run
 
-    def interrupted(self, function, tasks, **settings):
-        for done in run(self, function, tasks, **settings):
-            yield done
-            if len(tasks) > 1:
-                raise KeyboardInterrupt
+    def interrupted(self, function, items, **settings):
+        yield next(run(self, function, items, **settings))
+        raise KeyboardInterrupt
 
     few = tmp_path / "few"
     few.mkdir()
@@ -252,33 +208,29 @@ def test_an_interrupted_run_is_continued(started, photos, checkpoint, tmp_path, 
     started.clear()
     infer(few, output, checkpoint, **settings)
     assert "18 of 19 images are done and reused\n" in capsys.readouterr().out
-    assert [len(names) for names in started] == [0, 1]
+    assert started == [1]
     infer(few, tmp_path / "local", checkpoint, save_crops=True)
     assert digests(output) == digests(tmp_path / "local")
-    for change in ({"min_score_thresh": 0.02}, {}):
+    for change, expected in (({"min_score_thresh": 0.02}, [18, 1]), ({}, [2])):
         journal.write_bytes(half)
         started.clear()
         if not change:
             (output / "03.jpg").unlink()
         infer(few, output, checkpoint, **settings, **change)
-        assert [len(names) for names in started] == [0, 18, 1]
+        assert started == expected
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"image_path": "rtsp://camera/1"}, "engine=ray: detects in images only; --image_path has rtsp://camera/1"),
+        ({"image_path": "{folder}/a.mp4"}, r"engine=ray: detects in images only; --image_path has .*a\.mp4$"),
         ({"saved_model_dir": "exported"}, "engine=ray: detects without --saved_model_dir"),
         ({"debug": True}, "engine=ray: detects without --debug"),
     ],
 )
 def test_what_a_cluster_does_not_annotate(photos, checkpoint, tmp_path, settings, message):
+    (tmp_path / "a.mp4").touch()
+    settings = {key: str(value).format(folder=tmp_path) for key, value in settings.items()}
     with pytest.raises(InputError, match=f"^{message}"):
         efficientdet.infer(**{"image_path": photos, "model": checkpoint, "engine": "ray", **settings})
-
-
-def test_a_cluster_does_not_annotate_videos(photos, checkpoint, tmp_path):
-    (tmp_path / "a.mp4").touch()
-    with pytest.raises(InputError, match=r"^engine=ray: detects in images only; --image_path has .*a\.mp4$"):
-        efficientdet.infer([photos, tmp_path / "a.mp4"], tmp_path / "out", model=checkpoint, engine="ray")
-    assert not (tmp_path / "out").exists()

@@ -13,10 +13,10 @@ import pytest
 import ray_functions
 from PIL import Image
 
-from program_support import ray_tasks
+from efficientdet.plugins.cluster import ray_cluster as cluster_module
+from efficientdet.plugins.cluster.ray_cluster import ray_cluster
+from program_support.engines import Finished
 from program_support.errors import InputError
-from program_support.fatal_inputs import fatal_inputs
-from program_support.ray_tasks import Finished, ray_cluster
 
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -50,7 +50,7 @@ def connected(cluster):
 
 
 def results(finished):
-    return {one.number: one.result for one in finished}
+    return {one.start: one.result for one in finished}
 
 
 def test_every_task_ends_once(connected):
@@ -75,8 +75,12 @@ def test_a_process_dies_once(connected, tmp_path):
 
 
 def test_what_kills_every_process_is_found(connected):
-    assert [*connected.run(ray_functions.die_with_threes, [[3]])] == [Finished(0, None, "its process died")]
-    assert fatal_inputs(connected, ray_functions.die_with_threes, range(1, 8)) == [2, 5]
+    finished = {
+        (done.start, done.stop): done for done in connected.run(ray_functions.die_with_threes, range(7), size=3)
+    }
+    assert sorted(finished) == [(0, 1), (1, 3), (3, 4), (4, 6), (6, 7)]
+    died = {number: Finished(number, number + 1, None, "its process died") for number in (0, 3, 6)}
+    assert {done.start: done for done in finished.values() if done.crash} == died
 
 
 def test_results_that_do_not_fit_into_the_object_store(connected):
@@ -97,7 +101,7 @@ def test_a_node_without_room_on_its_disk(connected):
 
 
 def test_another_installation_on_a_node_is_refused(connected, monkeypatch):
-    monkeypatch.setattr(ray_tasks, "installation", lambda: {"python": "2.7.18", "numpy": "1.0"})
+    monkeypatch.setattr(cluster_module, "installation", lambda: {"python": "2.7.18", "numpy": "1.0"})
     with pytest.raises(InputError, match=r"^node \S+ has another installation than this machine: python 3\.\S+, not 2"):
         list(connected.run(ray_functions.square, range(3)))
 
@@ -117,7 +121,7 @@ def test_no_cluster_answers(monkeypatch):
 
 
 def test_another_server_listens(monkeypatch):
-    monkeypatch.setattr(ray_tasks, "_SECONDS_UNTIL_AN_ANSWER", 3)
+    monkeypatch.setattr(cluster_module, "_SECONDS_UNTIL_AN_ANSWER", 3)
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

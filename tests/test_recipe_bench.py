@@ -32,7 +32,7 @@ TABLE = {
         "baseline": {"flags": {"batch_size": 4, "lr": 0.1}, "hparams": {"jitter_min": 0.8}},
         "dear": {
             "cost": 2,
-            "flags": {"lr": None, "balance": "repeat_factor"},
+            "flags": {"lr": None, "verify_records": "never"},
             "hparams": {"jitter_min": 0.5},
             "hparams_of": {"cells": {"anchor_scale": 3.0}},
         },
@@ -95,7 +95,7 @@ def test_flags_of_a_cell():
     """Half the steps at cost 2, in 20 epochs; the recipe's values come last, and null removes a flag."""
     assert training_flags(TABLE["recipes"]["dear"], Cell("cells", "dear", 3), TABLE, steps=400) == {
         "batch_size": 4,
-        "balance": "repeat_factor",
+        "verify_records": "never",
         "num_epochs": 20,
         "num_examples_per_epoch": 40,
         "checkpoint_period": 5,

@@ -151,14 +151,6 @@ def test_an_undecodable_image_is_named_with_its_place(tmp_path, rank, world_size
     assert 13 not in itertools.chain(*ids[:done])
 
 
-def test_it_is_the_first_of_several(tmp_path):
-    payloads = [broken_jpeg(i) if i in (4, 5, 6) else example(i) for i in range(9)]
-    index = index_records([write(tmp_path / "shard", payloads)])
-    message, done = failure_of(evaluation_dataset(index, config()))
-    assert "(4.jpg, image 4)" in message
-    assert done == 2
-
-
 @pytest.mark.parametrize(("rank", "named"), [(0, 6), (1, 1)])
 def test_an_undecodable_image_of_an_evaluation_is_named(tmp_path, rank, named):
     payloads = [broken_jpeg(i) if i in (1, 6) else example(i) for i in range(9)]
@@ -207,14 +199,11 @@ def evaluated(index):
 
 READERS = {
     "evaluation": evaluated,
-    "its images": lambda index: evaluation_dataset(index, config()),
     "training": lambda index: itertools.islice(training_dataset(index, config()), 40),
 }
 
 
-@pytest.mark.parametrize(
-    ("reader", "open_files"), [("evaluation", 512), ("its images", 512), ("training", 512), ("training", 0)]
-)
+@pytest.mark.parametrize(("reader", "open_files"), [("evaluation", 512), ("training", 512), ("training", 0)])
 def test_a_single_flipped_bit_never_gives_other_data(tmp_path, monkeypatch, reader, open_files):
     monkeypatch.setattr(record_index, "_MOST_OPEN_FILES", open_files)
     payloads = [example(i, boxes=2) for i in range(6)]

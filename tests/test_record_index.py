@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dataset.records import record_index
 from dataset.records.record_index import RecordReader, index_records
 from program_support.errors import InputError
 
@@ -28,16 +27,6 @@ def test_records_of_several_files_are_read_in_any_order(shards):
     assert index.file_numbers.tolist() == [0, 0, 2, 2, 2]
     order = [4, 1, 2, 2, 0, 3]
     assert RecordReader(index).read(np.array(order)) == [PAYLOADS[i] for i in order]
-
-
-def test_files_beyond_those_kept_open_are_read_too(shards, monkeypatch):
-    monkeypatch.setattr(record_index, "_MOST_OPEN_FILES", 1)
-    assert RecordReader(index_records(shards)).read(np.arange(5)) == PAYLOADS
-
-
-def test_index_equals_what_tensorflow_reads(shards):
-    expected = [payload for path in shards for payload in tf.data.TFRecordDataset(path).as_numpy_iterator()]
-    assert RecordReader(index_records(shards)).read(np.arange(5)) == expected
 
 
 def test_a_file_cut_anywhere_is_refused_with_its_offset(shards, tmp_path):
@@ -84,11 +73,3 @@ def test_nothing_to_index_is_an_error(shards):
         index_records([shards[1]])
     with pytest.raises(InputError, match="no file: contains no records"):
         index_records([])
-
-
-def test_a_file_that_shrinks_while_in_use_is_told(shards):
-    reader = RecordReader(index_records(shards))
-    with open(shards[2], "r+b") as file:
-        file.truncate(100)
-    with pytest.raises(InputError, match="the file changed while in use"):
-        reader.read(np.array([2]))

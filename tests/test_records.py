@@ -58,13 +58,6 @@ def test_parse_inverts_encode():
     assert parsed["file_name"].numpy().decode() == "ä/a.jpg"
 
 
-def test_record_without_objects():
-    parsed = parse_record(tf.constant(encode_record(record(objects=[], image_id=0))))
-    assert parsed["boxes"].shape == (0, 4)
-    assert parsed["crowd"].shape == (0,)
-    assert int(parsed["image_id"]) == 0
-
-
 def test_records_of_others():
     """automl's may lack crowds, areas and the id."""
     feature = {

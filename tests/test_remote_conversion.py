@@ -16,10 +16,10 @@ from PIL import Image
 from s3_server import BUCKET, s3_server
 
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.sharding import remote_output
 from dataset.create_tfrecord import convert_labels
+from efficientdet.plugins.cluster.remote_files import cache_folder
+from efficientdet.plugins.cluster.storage import FsspecStorage
 from program_support.errors import InputError
-from program_support.remote_files import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "dataset" / "create_tfrecord.py"
@@ -134,14 +134,6 @@ def without_val(data, tmp_path_factory):
     return local_files(folder)
 
 
-def test_worker_processes_write_the_same(bucket, without_val):
-    command = [sys.executable, PROGRAM, f"--images=s3://{BUCKET}/data/photos", "--max_bad_fraction=0.2"]
-    command += [f"--annotations=s3://{BUCKET}/data/labels.json", f"--output_dir=s3://{BUCKET}/records"]
-    done = subprocess.run([*command, "--val_fraction=0", "--num_shards=2", "--num_threads=2"], capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert remote_files(bucket) == without_val
-
-
 def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_val, tmp_path, monkeypatch):
     def on_another_machine(tasks, config):
         elsewhere = tmp_path / "elsewhere"
@@ -168,7 +160,7 @@ def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_v
 
 
 def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
-    uploaded, upload = [], remote_output.upload_shard
+    uploaded, upload = [], FsspecStorage.upload_shard
 
     def upload_two(task):
         if len(uploaded) == 2:
@@ -176,7 +168,7 @@ def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
         uploaded.append(task.finished_path.name)
         upload(task)
 
-    monkeypatch.setattr("dataset.conversion.convert.upload_shard", upload_two)
+    monkeypatch.setattr(FsspecStorage, "upload_shard", staticmethod(upload_two))
     with pytest.raises(InputError, match="the network is gone"):
         convert(data, f"s3://{BUCKET}/records")
     assert {*remote_files(bucket)} == {*uploaded}
@@ -184,7 +176,9 @@ def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
     first = {*uploaded}
     uploaded.clear()
     monkeypatch.setattr(
-        "dataset.conversion.convert.upload_shard", lambda task: (uploaded.append(task.finished_path.name), upload(task))
+        FsspecStorage,
+        "upload_shard",
+        staticmethod(lambda task: (uploaded.append(task.finished_path.name), upload(task))),
     )
     convert(data, f"s3://{BUCKET}/records")
     assert len(uploaded) == 4

@@ -9,14 +9,12 @@ from s3_server import BUCKET, s3_server
 from stored_miniature import store_miniature
 
 import efficientdet
-from efficientdet.active_learning import next_images
 from efficientdet.checkpoints import restore
 from efficientdet.evaluation import evaluate
-from efficientdet.operations.choose_images import choose_images
-from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.plugins.cluster.ray_cluster import RayCluster
+from efficientdet.plugins.cluster.remote_files import cache_folder
 from efficientdet.prediction import annotate
-from program_support.ray_tasks import Finished, RayCluster
-from program_support.remote_files import cache_folder
+from program_support.engines import Finished
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +35,18 @@ def _nodes(monkeypatch, tmp_path):
     monkeypatch.setattr(restore, "build_detector", build_miniature)
     monkeypatch.setenv("EFFICIENTDET_REMOTE_CACHE", str(tmp_path / "cache"))
 
-    def run(self, function, tasks, **settings):
-        for number, task in enumerate(tasks):
+    def run(self, function, items, *, size=1, **settings):
+        for start in range(0, len(items), size):
+            stop = min(start + size, len(items))
             cache_folder().rename(tmp_path / "cache of the first machine")
-            result = function(task)
+            result = function(items[start:stop])
             shutil.rmtree(cache_folder(), ignore_errors=True)
             (tmp_path / "cache of the first machine").rename(cache_folder())
-            yield Finished(number, result)
+            yield Finished(start, stop, result)
 
     monkeypatch.setattr(RayCluster, "run", run)
-    for module in (annotate, evaluate, next_images):
-        monkeypatch.setattr(module, "ray_cluster", lambda **settings: contextlib.nullcontext(RayCluster()))
+    for module in (annotate, evaluate):
+        monkeypatch.setattr(module, "connected", lambda engine, **settings: contextlib.nullcontext(RayCluster()))
 
 
 def test_records(stored):
@@ -66,18 +65,3 @@ def test_images(stored, tmp_path):
     files = {path.name for path in (tmp_path / "local").iterdir()}
     assert len([name for name in files if name.endswith(".jpg")]) == 3
     assert all((tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in files)
-
-
-def test_a_pool(stored, tmp_path):
-    for engine in ("local", "ray"):
-        choose_images(
-            NextImagesOptions(
-                model=str(stored / "ckpt"),
-                images=(f"s3://{BUCKET}/photos/*.jpg",),
-                count=2,
-                output_dir=str(tmp_path / engine),
-                engine=engine,
-            )
-        )
-    one, other = ((tmp_path / engine / "next_images.json").read_text() for engine in ("local", "ray"))
-    assert other == one

@@ -1,38 +1,10 @@
-from dataclasses import replace
-from math import sqrt
-
 import numpy as np
 import pytest
 import tiny_records
-from labeled import NAMES, healthy
 
 from dataset.input.input_config import InputConfig
-from dataset.input.order import StreamOrder, epoch_length, repeat_factors
-from dataset.input.pipeline import training_dataset
+from dataset.input.pipeline import StreamOrder, epoch_length, training_dataset
 from dataset.records.record_index import index_records
-
-
-def with_classes(*of_images):
-    """Images that have objects of these classes."""
-    images = healthy(len(of_images))
-    owners = [number for number, classes in enumerate(of_images) for _ in classes]
-    classes = np.array([NAMES.index(name) for names in of_images for name in names], np.int32)
-    return replace(
-        images,
-        owners=np.array(owners, np.int32),
-        classes=classes,
-        boxes=images.boxes[: len(owners)],
-        crowd=np.zeros(len(owners), bool),
-    )
-
-
-def test_factor_is_that_of_the_rarest_class():
-    images = with_classes(("cat", "cat"), ("cat",), ("cat", "dog"), (), ("cat",), ("cat",), ("cat",), ("dog", "fox"))
-    # of 8 images cat is in 6, dog in 2, fox in 1
-    factors = repeat_factors(images, 0.5)
-    np.testing.assert_allclose(factors, [1, 1, sqrt(2), 1, 1, 1, 1, 2])
-    assert repeat_factors(images, 0.125).tolist() == [1] * 8
-
 
 FACTORS = np.array([1, 1.25, 2, 1, 3.7, 1.5, 1, 1.01])
 
@@ -57,16 +29,6 @@ def test_the_stream_is_a_function_of_seed_and_position():
     assert np.concatenate([again.records(part) for part in np.split(positions, [3, 90, 91])]).tolist() == whole.tolist()
     assert again.records(positions[150:]).tolist() == whole[150:].tolist()
     assert other.records(positions).tolist() != whole.tolist()
-
-
-def test_whole_factors_leave_nothing_to_chance():
-    order = StreamOrder(3, 0, np.array([1.0, 2.0, 1.0]))
-    assert sorted(order.records(np.arange(4)).tolist()) == [0, 1, 1, 2]
-
-
-def test_without_factors_the_order_is_what_it_was():
-    expected = np.random.Generator(np.random.Philox(key=[5, 1])).permutation(8)
-    assert StreamOrder(8, 5).records(np.arange(8, 16)).tolist() == expected.tolist()
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import tensorflow as tf
 from PIL import Image
 from test_augmentation import encoded, picture
 
-from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
+from dataset.records.schema import decode_image, image_size
 from program_support.errors import InputError
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -50,21 +50,6 @@ def test_letterbox_places_the_whole_image(source, size, scaled):
     expected[: scaled[0], : scaled[1]] = 200
     np.testing.assert_array_equal(boxed, expected)
     np.testing.assert_allclose(scale, [source[0] / scaled[0], source[1] / scaled[1]], rtol=1e-6)
-
-
-def test_letterbox_interpolates_at_half_pixels():
-    image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
-    boxed, _, _ = Letterbox((4, 4))(tf.constant(image))
-    np.testing.assert_array_equal(boxed[0, :, 0], [0, 25, 75, 100])
-
-
-def test_stretch_fills_the_input():
-    image = picture(30, 70)
-    stretched, extent, scale = Stretch((48, 32))(tf.constant(image))
-    assert extent.numpy().tolist() == [48, 32]
-    np.testing.assert_allclose(scale, [30 / 48, 70 / 32], rtol=1e-6)
-    wanted = tf.image.resize(image, (48, 32)).numpy()
-    assert np.abs(stretched.numpy() - wanted).max() <= 0.5
 
 
 def test_where_torchvisions_float64_rounds_otherwise():

@@ -10,7 +10,7 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from dataset.input.color_jitter import ColorJitter
+from dataset.input.augmentation import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights

@@ -28,12 +28,6 @@ def test_against_python(seed):
     np.testing.assert_array_equal(found, np.float32([by_hand(seed, position, 9) for position in positions]))
 
 
-def test_an_image_draws_the_same_in_any_batch():
-    seeds = [[3, position] for position in range(8)]
-    whole = draws(seeds, 50)
-    np.testing.assert_array_equal(np.concatenate([draws(seeds[:4], 50), draws(seeds[4:], 50)]), whole)
-
-
 def test_uniform_and_of_one_another_unknowing():
     """1,000,000 draws: mean, spread, each of 64 bins, and no two rows or columns alike."""
     found = draws([[seed, position] for seed in range(4) for position in range(500)], 500)

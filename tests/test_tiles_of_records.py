@@ -11,11 +11,9 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import RandomTile
 from dataset.input.input_config import InputConfig
-from dataset.input.labeled_tiles import tiles_per_epoch
-from dataset.input.order import epoch_length
-from dataset.input.pipeline import evaluation_dataset, training_dataset
+from dataset.input.pipeline import epoch_length, evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
-from dataset.input.tiling import Tiling
+from dataset.input.tiling import Tiling, tiles_per_epoch
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record

@@ -13,8 +13,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
-from dataset.files.exif_orientation import stored_image
-from dataset.files.image_files import encode_image
+from dataset.files.image_files import encode_image, stored_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records

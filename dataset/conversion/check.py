@@ -15,11 +15,10 @@ from PIL import Image
 
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg
 from dataset.files.image_files import encode_image
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS, note_of_unread_tiff
 from dataset.files.image_parts import image_parts
 from dataset.files.image_windows import open_windows
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
-from dataset.files.tiff_header import note_of_unread_tiff
 from program_support.errors import InputError
 
 LONGEST_SIDE = 65_500  # limit of libjpeg

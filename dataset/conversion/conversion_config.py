@@ -7,8 +7,8 @@ from typing import Annotated
 from dataset.files.pixel_values import WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import storable_text
 from program_support.checked_fields import Count, FiniteNumber, Help, Share, between, checked
+from program_support.engines import LOCAL, Engine
 from program_support.errors import InputError
-from program_support.ray_tasks import LOCAL, Engine
 from program_support.remote_addresses import is_remote
 
 ShardCount = Annotated[int, between(1, 99999)]

@@ -6,7 +6,7 @@ from typing import Annotated
 from dataset.conversion.conversion_config import ShardCount, WritingSettings
 from dataset.files.file_kinds import LABEL_FORMATS
 from program_support.checked_fields import Count, CountOrZero, Help, Limit, between, checked, one_of
-from program_support.ray_tasks import LOCAL, Engine
+from program_support.engines import LOCAL, Engine
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100

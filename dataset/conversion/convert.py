@@ -13,13 +13,12 @@ from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Repo
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image, check_part
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.sharding.remote_output import on_this_machine, upload_shard
-from dataset.conversion.sharding.shard_task import ShardTask, flush_and_rename
+from dataset.conversion.sharding.shard_files import ShardTask, flush_and_rename
 from dataset.conversion.upright_labels import rotation_of
 from dataset.files.bounded_files import read_image_file
-from dataset.files.remote_images import read_ahead
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
+from program_support.remote_addresses import read_ahead, storage
 
 
 def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
@@ -29,7 +28,8 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         InputError: for rejected input.
         OSError: for failed writes.
     """
-    task = on_this_machine(task)
+    if task.config.remote_output:
+        task = storage().on_this_machine(task)
     report, written, partial = Report(), [], task.partial_path()
     try:
         with tf.io.TFRecordWriter(str(partial)) as writer:
@@ -52,7 +52,8 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         task.state_path,
         json.dumps({"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": written}),
     )
-    upload_shard(task)
+    if task.config.remote_output:
+        storage().upload_shard(task)
 
 
 def decode_images(task: ShardTask, images: Sequence[AnnotatedImage]) -> None:

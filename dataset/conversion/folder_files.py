@@ -16,10 +16,9 @@ from dataset.conversion.annotations import LONGEST_NAME, AnnotatedImage, checked
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.upright_labels import stored_shape
 from dataset.files.image_files import IMAGE_SUFFIXES, UNREAD_SUFFIXES, note_of_unread
-from dataset.files.remote_images import remote_listing
 from dataset.files.untrusted_values import error_context, listed, shown, storable_text
 from program_support.errors import InputError
-from program_support.remote_addresses import address_of, is_remote
+from program_support.remote_addresses import address_of, is_remote, storage
 
 _SUFFIXES = sorted(IMAGE_SUFFIXES, key=lambda suffix: (suffix not in (".jpg", ".jpeg", ".png"), suffix))
 _LONGEST_MISSING = 1000  # characters of a name in a report; an address with a signature may be longer
@@ -44,7 +43,7 @@ class FolderFiles:
         if is_remote(self.folder):
             return sorted(
                 checked_file_name(name)
-                for name in remote_listing(address_of(self.folder))
+                for name in storage().listing(address_of(self.folder))
                 if os.path.splitext(name)[1].lower() in self._suffixes
             )
         names, seen = [], {os.path.realpath(self.folder)}

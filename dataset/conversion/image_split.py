@@ -15,9 +15,9 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
 from dataset.files.pixel_values import FULL_RANGE, ValueRange
-from dataset.files.remote_images import read_ahead
 from program_support.errors import InputError
 from program_support.progress import Progress
+from program_support.remote_addresses import read_ahead
 
 _LEAST_SIDE = 128  # pixels that a thumbnail is computed from: several for each of its cells
 

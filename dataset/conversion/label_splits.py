@@ -40,7 +40,7 @@ from dataset.conversion.named_splits import (
 )
 from dataset.conversion.segmentation import reason_to_skip
 from dataset.conversion.upright_labels import mark_upright
-from dataset.files.csv_files import csv_rows
+from dataset.files.bounded_files import csv_rows
 from dataset.files.file_kinds import LABEL_FORMATS
 from dataset.files.untrusted_values import listed
 from program_support.atomic_files import unfinished_folder

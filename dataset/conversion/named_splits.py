@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
 from dataset.files.bounded_files import read_image_file, read_json
-from dataset.files.remote_images import read_ahead
 from program_support.errors import InputError
+from program_support.remote_addresses import read_ahead
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = ("val", "test")

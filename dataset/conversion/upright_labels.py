@@ -18,10 +18,9 @@ from PIL import Image
 
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.files.bounded_files import open_image_file
-from dataset.files.exif_orientation import upright_image
+from dataset.files.image_files import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
-from dataset.files.remote_images import read_ahead
-from program_support.remote_addresses import is_remote
+from program_support.remote_addresses import is_remote, read_ahead
 
 JPEG_QUALITY = 95
 _MOST_READ = 1000  # images per data set, evenly spaced: a second

@@ -15,22 +15,74 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
-from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import (
     DECODING_ERRORS,
     FORMATS,
     LARGEST_IMAGE_PIXELS,
     READS_AVIF,
     exif_orientation,
+    note_of_unread_tiff,
 )
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
-from dataset.files.tiff_header import note_of_unread_tiff
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.archives import archive_kind
 from program_support.errors import InputError
 from program_support.file_patterns import matching_paths
-from program_support.remote_addresses import is_remote
-from program_support.remote_files import local_copies
+from program_support.remote_addresses import is_remote, storage
+
+
+class _Turn(NamedTuple):
+    """Operations that rotate stored pixels upright, in this order."""
+
+    transpose: bool
+    flip_rows: bool
+    flip_columns: bool
+
+
+_TURNS = {
+    1: _Turn(False, False, False),
+    2: _Turn(False, False, True),
+    3: _Turn(False, True, True),
+    4: _Turn(False, True, False),
+    5: _Turn(True, False, False),
+    6: _Turn(True, False, True),
+    7: _Turn(True, True, True),
+    8: _Turn(True, True, False),
+}
+
+
+def upright_image(stored: np.ndarray, orientation: int) -> np.ndarray:
+    """Rotate stored pixels as viewers do: [h, w, ...] -> [h, w, ...] or [w, h, ...]."""
+    turn = _TURNS[orientation]
+    image = stored.swapaxes(0, 1) if turn.transpose else stored
+    return np.ascontiguousarray(_flipped(image, turn))
+
+
+def stored_image(upright: np.ndarray, orientation: int) -> np.ndarray:
+    """Invert `upright_image`."""
+    turn = _TURNS[orientation]
+    image = _flipped(upright, turn)
+    return np.ascontiguousarray(image.swapaxes(0, 1) if turn.transpose else image)
+
+
+def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
+    """Convert boxes [N, 4] yxyx in pixels of a stored image of `size` (height, width) to those of the upright image."""
+    turn = _TURNS[orientation]
+    y_min, x_min, y_max, x_max = np.asarray(stored).reshape(-1, 4).T
+    height, width = size
+    if turn.transpose:
+        y_min, x_min, y_max, x_max, height, width = x_min, y_min, x_max, y_max, width, height
+    if turn.flip_rows:
+        y_min, y_max = height - y_max, height - y_min
+    if turn.flip_columns:
+        x_min, x_max = width - x_max, width - x_min
+    return np.stack([y_min, x_min, y_max, x_max], axis=-1)
+
+
+def _flipped(image: np.ndarray, turn: _Turn) -> np.ndarray:
+    image = image[::-1] if turn.flip_rows else image
+    return image[:, ::-1] if turn.flip_columns else image
+
 
 IMAGE_SUFFIXES = {
     ".bmp",
@@ -121,7 +173,7 @@ def find_images(
         path = Path(name)
         try:
             if is_remote(name):
-                files = local_copies(name)
+                files = storage().local_copies(name)
             elif path.is_dir():
                 there = sorted(str(file) for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
                 files = [file for file in there if Path(file).suffix.lower() in suffixes]

@@ -15,11 +15,9 @@ import cv2
 import numpy as np
 
 from dataset.files.bounded_files import open_image_file
-from dataset.files.exif_orientation import upright_boxes, upright_image
-from dataset.files.image_files import StoredImage, read_stored_image
-from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
+from dataset.files.image_files import StoredImage, read_stored_image, upright_boxes, upright_image
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS, TiffHeader, read_tiff_header
 from dataset.files.pixel_values import FULL_RANGE, UNKNOWN_RANGE, ValueRange, bytes_of_values
-from dataset.files.tiff_header import TiffHeader, read_tiff_header
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
@@ -38,7 +36,7 @@ class ImageWindows(ABC):
     """An opened image: its size, windows of it, and all of it at a smaller size. Not for several threads.
 
     size: height and width.
-    orientation: EXIF orientation of the windows, see `dataset/files/exif_orientation.py`; 1 for TIFF, whose windows are
+    orientation: EXIF orientation of the windows, see `dataset/files/image_files.py`; 1 for TIFF, whose windows are
         upright.
     note: what is not used of the image, for a message; "" if all is.
     """

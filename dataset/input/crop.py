@@ -4,14 +4,13 @@ h, w are the size of the original image in pixels, H, W that of the network inpu
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 import tensorflow as tf
 
-from dataset.files.image_decoding import decode_image
+from dataset.records.schema import decode_image
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
@@ -31,9 +30,6 @@ class Crop(NamedTuple):
     flip: Tensor  # [] bool, mirrored left to right
 
 
-Window = Callable[[Tensor, Crop], Tensor]  # encoded image, crop -> [*crop.window, 3] uint8
-
-
 def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
     """Decode the window of an image, without the rest of a JPEG: [*crop.window, 3] uint8."""
     place = tf.concat([crop.offset, crop.window], axis=0)
@@ -45,13 +41,15 @@ def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
     )
 
 
-def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int], window: Window = decode_window) -> Tensor:
+def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int]) -> Tensor:
     """Resample the window of an encoded image, mirror it and pad it: [H, W, 3] uint8.
 
     Half-pixel bilinear resampling without antialiasing, as the default of `Letterbox`, but by OpenCV, which takes half
     the time and differs by at most one gray level.
     """
-    image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip, size], tf.uint8, stateful=False)
+    image = tf.numpy_function(
+        _resampled, [decode_window(encoded, crop), crop.size, crop.flip, size], tf.uint8, stateful=False
+    )
     return tf.ensure_shape(image, [*size, 3])
 
 

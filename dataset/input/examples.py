@@ -5,30 +5,28 @@ from functools import partial
 
 import tensorflow as tf
 
-from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
-from dataset.input.composition import MaskSource, View
-from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks, decode_window
-from dataset.input.decoded_cache import DecodedCache
+from dataset.input.copy_paste import MaskSource, View
+from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks
 from dataset.input.input_config import InputConfig
 from dataset.input.record_batches import without_autograph
-from dataset.records.schema import parse_record
+from dataset.records.schema import decode_image, image_size, parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
-# Random streams; augmentations use small numbers
-_COLORS, _ORIENTATION = 1, (1 << 20) + 1
+# Random stream; augmentations use small numbers
+_COLORS = 1
 _fold_in = tf.random.experimental.stateless_fold_in
 
 
-def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
-    """Return a function (serialized, position, record number) -> a row of a `Batch` for training.
+def training_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
+    """Return a function (serialized, position) -> a row of a `Batch` for training.
 
-    With a composition of F further images, serialized and numbers are [1 + F]; the further ones are empty if not used.
+    With copy-paste, serialized is [2]; the second record is empty if not used.
     """
     augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
-    composition = config.composition
+    copy_paste = config.copy_paste
 
-    def load(record: dict[str, Tensor], number: Tensor | None, seed: Tensor) -> View:
+    def load(record: dict[str, Tensor], seed: Tensor) -> View:
         source_size = image_size(record["encoded"])
         if config.train_on_crowds:
             record["crowd"] = tf.zeros_like(record["crowd"])
@@ -37,8 +35,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         )
         boxes, is_visible = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
-        window = decode_window if cache is None or number is None else partial(cache.window, number)
-        image = augmentation.image(record["encoded"], crop, window=window)
+        image = augmentation.image(record["encoded"], crop)
         if config.color_jitter is not None:
             image = config.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
         objects, numbers = _objects(record, boxes, is_visible, crop, source_size=source_size, config=config)
@@ -48,33 +45,28 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             objects=objects,
             scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
             masks=MaskSource(tf.gather(_masks_of(record), numbers), crop, source_size, record["file_name"])
-            if composition is not None and composition.needs_masks
+            if copy_paste
             else (),
         )
 
     @without_autograph
-    def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
-        needs_masks = composition is not None and composition.needs_masks
-        parse = partial(parse_record, with_masks=config.mask_size > 0 or needs_masks)
+    def example(serialized: Tensor, position: Tensor) -> Batch:
+        parse = partial(parse_record, with_masks=config.mask_size > 0 or copy_paste is not None)
         seed = tf.stack([tf.constant(config.seed, tf.int64), position])
-        if composition is None:
+        if copy_paste is None:
             record = parse(serialized)
-            view = load(record, number, seed)
+            view = load(record, seed)
         else:
             record = parse(serialized[0])
-            assert number is not None  # the pipeline passes the record numbers
 
             def load_one_of(image: int) -> View:
-                return load(parse(serialized[image]), number[image], _fold_in(seed, image))
+                return load(parse(serialized[image]), _fold_in(seed, image))
 
-            used = tf.math.count_nonzero(tf.strings.length(serialized[1:]), dtype=tf.int32)
             view = tf.cond(
-                used == 0,
-                lambda: load(record, number[0], seed)._replace(masks=()),
-                lambda: composition.compose(load_one_of, seed, used),
+                tf.strings.length(serialized[1]) == 0,
+                lambda: load(record, seed)._replace(masks=()),
+                lambda: copy_paste.compose(load_one_of, seed),
             )
-        if config.orientation is not None:
-            view = config.orientation(view, _fold_in(seed, _ORIENTATION))
         return _row(record, position, (view.image, view.size, view.scale), view.objects, config=config)
 
     return example

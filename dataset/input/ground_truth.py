@@ -6,11 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
-from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
 from dataset.input.record_batches import RecordBatches, Rows, read_records, without_autograph
 from dataset.records.record_index import RecordIndex, RecordReader
-from dataset.records.schema import parse_record
+from dataset.records.schema import image_size, parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths
 from object_detection.structures import Tensor
 from program_support.errors import InputError

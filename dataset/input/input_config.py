@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dataset.input.augmentation import Augmentation, ScaleJitterCrop
-from dataset.input.color_jitter import ColorJitter
-from dataset.input.composition import Composition
-from dataset.input.orientation import RandomOrientation
+from dataset.input.augmentation import Augmentation, ColorJitter, ScaleJitterCrop
+from dataset.input.copy_paste import CopyPaste
 from dataset.input.resize import Letterbox, ResizeRule
 from dataset.input.tiling import Tiling
 from program_support.processor import available_cores
@@ -19,8 +17,7 @@ class InputConfig:
     resize: ResizeRule  # the evaluation's
     augmentation: Augmentation | None = None  # training's; None: the evaluation's resizing
     color_jitter: ColorJitter | None = None  # each augmented image in training
-    composition: Composition | None = None  # several augmented images become one in training
-    orientation: RandomOrientation | None = None  # follows all other augmentation in training
+    copy_paste: CopyPaste | None = None  # two augmented images become one in training
     tiling: Tiling | None = None  # evaluation is on its tiles, and the augmentation draws tiles; None: complete images
     # Training ignores objects of which a tile shows a smaller share of the area; 0: it learns all parts of objects
     least_visible: float = 0.0

@@ -7,7 +7,7 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.input.augmentation import Cropping
-from dataset.input.crop import Crop, Window, crop_boxes, decode_window
+from dataset.input.crop import Crop, crop_boxes, decode_window
 from object_detection.structures import Tensor
 
 _NO_RULE = -1.0  # below every overlap: no constraint
@@ -73,9 +73,10 @@ class OverlapCrop(Cropping):
         inside = _centers_inside(crop.offset[None], crop.window[None], _in_pixels(boxes, source_size))[0]
         return moved, tf.logical_and(has_area, inside)
 
-    def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
+    def image(self, encoded: Tensor, crop: Crop) -> Tensor:
         """Return the encoded image as network input, [H, W, 3] uint8."""
-        image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip], tf.uint8, stateful=False)
+        window = decode_window(encoded, crop)
+        image = tf.numpy_function(_resampled, [window, crop.size, crop.flip], tf.uint8, stateful=False)
         return tf.ensure_shape(image, [*self.size, 3])
 
 

@@ -6,6 +6,7 @@ record appears exactly once, all batches are full, ranks do not overlap, two ran
 twice the batch size, and a run can start at any step. Augmentation is seeded by (seed, position).
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -14,11 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dataset.files.image_decoding import decode_image
-from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, tile_example, tiles_of_record, training_example
 from dataset.input.input_config import InputConfig
-from dataset.input.order import StreamOrder
 from dataset.input.record_batches import (
     READ_GROUP,
     ReadAhead,
@@ -28,7 +26,7 @@ from dataset.input.record_batches import (
     without_autograph,
 )
 from dataset.records.record_index import RecordIndex, RecordReader
-from dataset.records.schema import parse_record
+from dataset.records.schema import decode_image, parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
 _BATCHES_AHEAD = 4
@@ -44,14 +42,13 @@ def training_dataset(
     first_position: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    cache: DecodedCache | None = None,
     factors: np.ndarray | None = None,
 ) -> RecordBatches:
     """Return infinite batches (`Batch`) of one rank from a position of the stream on, without reading earlier records.
 
     Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is
     not in the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes
-    are kept. A cache belongs to one index. `factors` [n] are the repeat factors of the records (`repeat_factors`).
+    are kept.  `factors` [n] say how often an epoch shows each record.
     """
     reader, order = RecordReader(index), StreamOrder(len(index), config.seed, factors)
 
@@ -74,20 +71,20 @@ def training_dataset(
         numbers, positions = rows_of_group(int(group))
         records = np.full(numbers.shape, b"", dtype=object)
         records[numbers >= 0] = ahead.read(int(group))
-        return records, positions, numbers
+        return records, positions
 
     @without_autograph
     def read_group(group: Tensor) -> tuple[Tensor, ...]:
-        tensors = tf.numpy_function(read, [group], (tf.string, tf.int64, tf.int64), stateful=False)
-        further = [1 + config.composition.further_images] if config.composition else []
-        shapes = [READ_GROUP, *further], [READ_GROUP], [READ_GROUP, *further]
+        tensors = tf.numpy_function(read, [group], (tf.string, tf.int64), stateful=False)
+        further = [2] if config.copy_paste else []
+        shapes = [READ_GROUP, *further], [READ_GROUP]
         return tuple(map(tf.ensure_shape, tensors, shapes))
 
     examples = (
         tf.data.Dataset.range(np.iinfo(np.int64).max // READ_GROUP)
         .map(read_group)
         .unbatch()
-        .map(training_example(config, cache), num_parallel_calls=config.parallel_calls)
+        .map(training_example(config), num_parallel_calls=config.parallel_calls)
     )
     batches = examples.batch(config.batch_size, drop_remainder=True)
     if config.pad_to_batch_maximum:
@@ -98,7 +95,7 @@ def training_dataset(
         batches.with_options(_options(config)).prefetch(_BATCHES_AHEAD),
         reader,
         rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
-        example=training_example(replace(config, composition=None)),
+        example=training_example(replace(config, copy_paste=None)),
         category_ids=config.category_ids,
     )
 
@@ -167,16 +164,16 @@ def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[Orig
 
 
 def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfig, *, count: int) -> np.ndarray:
-    """Add the F further records of a composition to each of n: [n, 1 + F], -1 for none; [n] without a composition.
+    """Add the further record for copy-paste to each of n: [n, 2], -1 for none; [n] without copy-paste.
 
     Determined by (seed, position), as the augmentation is.
     """
-    if config.composition is None:
+    if config.copy_paste is None:
         return numbers
     streams = (
         np.random.Philox(key=np.array([config.seed, _FURTHER + position], np.uint64)) for position in positions.tolist()
     )
-    further = [config.composition.choose(np.random.Generator(stream), count) for stream in streams]
+    further = [config.copy_paste.choose(np.random.Generator(stream), count) for stream in streams]
     return np.column_stack([numbers, further])
 
 
@@ -206,3 +203,55 @@ def _options(config: InputConfig) -> tf.data.Options:
     if config.num_threads:
         options.threading.private_threadpool_size = config.num_threads
     return options
+
+
+def epoch_length(factors: np.ndarray) -> int:
+    """Return the number of images per epoch, which is the same for all epochs."""
+    return int(np.floor(factors).sum()) + _drawn(factors)
+
+
+def repeated(factors: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the image numbers of one epoch, `epoch_length` of them in random order.
+
+    Each appears as often as the integer part of its factor, and once more with the probability of the fractional part.
+    The fractional parts are drawn together (systematic sampling), so that the sum is constant.
+    """
+    counts, rests = np.floor(factors).astype(np.int64), factors % 1.0
+    order = random.permutation(len(factors))  # otherwise neighbors would never be drawn together
+    ends, more = np.cumsum(rests[order]), _drawn(factors)
+    if more:
+        ends = np.append(np.minimum(ends[:-1] * (more / ends[-1]), more), more)  # makes the sum an integer
+        counts[order] += np.diff(np.floor(ends + random.random()), prepend=0.0).astype(np.int64)
+    return random.permutation(np.repeat(np.arange(len(factors)), counts))
+
+
+def _drawn(factors: np.ndarray) -> int:
+    """Return the number of images drawn from the fractional parts; the sum is exact in any order of the images."""
+    return math.ceil(math.fsum(factors % 1.0))
+
+
+class StreamOrder:
+    """Maps positions of the infinite stream to records.
+
+    An epoch has each of `count` records once, or according to `factors` [count] (see `repeated`); all epochs have the
+    same length, so that a position determines its epoch.
+    """
+
+    def __init__(self, count: int, seed: int, factors: np.ndarray | None = None):
+        self._length = count if factors is None else epoch_length(factors)
+
+        def permutation(epoch: int) -> np.ndarray:
+            random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+            return random.permutation(count) if factors is None else repeated(factors, random)
+
+        # Threads of one pipeline are at most one epoch apart, unless the data set is smaller than the prefetched part.
+        self._permutation = lru_cache(maxsize=4)(permutation)
+
+    def records(self, positions: np.ndarray) -> np.ndarray:
+        """Return the record numbers at positions [n] of the stream: [n] int64."""
+        epochs, places = np.divmod(positions, self._length)
+        numbers = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            inside = epochs == epoch
+            numbers[inside] = self._permutation(int(epoch))[places[inside]]
+        return numbers

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.records.record_index import RecordReader
-from dataset.records.record_inspection import inspect_record
+from dataset.records.verify import inspect_record
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 

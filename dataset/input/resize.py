@@ -8,7 +8,6 @@ part of exported models. h, w are the size of the original image, H, W that of t
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import tensorflow as tf
 
@@ -16,26 +15,6 @@ from dataset.input.crop import Crop
 from dataset.input.host_resize import HostResize
 from object_detection.structures import Tensor
 from program_support.errors import InputError
-
-
-class ResizeRule(Protocol):
-    """Interface of a resize rule."""
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """H, W of the network input."""
-
-    def scaled_size(self, source_size: Tensor) -> Tensor:
-        """Height and width of the part of the input that is image, from those of the original: [2] int32 each."""
-
-    def whole(self, source_size: Tensor) -> Crop:
-        """Return the crop of the full image to its position in the input."""
-
-    def resample(self, image: Tensor, scaled: Tensor) -> Tensor:
-        """[h, w, 3] uint8 -> [H, W, 3] uint8: resized to `scaled` [2] int32 at the top left, 0 elsewhere."""
-
-    def __call__(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Resize [h, w, 3] uint8 and return the image, its valid area and scales; see `_Rule`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +25,8 @@ class _Resampling:
     half_pixel_centers: bool = True  # False: pixel 0 stays in place, as in TensorFlow 1
 
 
-class _Rule(_Resampling):
-    """Base class of rules, which define `size` and `scaled_size`."""
+class ResizeRule(_Resampling):
+    """Base class of resize rules, which define `size` (H, W of the network input) and `scaled_size`."""
 
     size: tuple[int, int]
 
@@ -86,7 +65,7 @@ class _Rule(_Resampling):
 
 
 @dataclass(frozen=True)
-class Letterbox(_Rule):
+class Letterbox(ResizeRule):
     """EfficientDet's rule: the full image, as large as fits into `size` (H, W), with its aspect ratio."""
 
     size: tuple[int, int]
@@ -98,7 +77,7 @@ class Letterbox(_Rule):
 
 
 @dataclass(frozen=True)
-class Stretch(_Rule):
+class Stretch(ResizeRule):
     """SSD's rule: every image to exactly `size` (H, W), regardless of its aspect ratio."""
 
     size: tuple[int, int]
@@ -109,7 +88,7 @@ class Stretch(_Rule):
 
 
 @dataclass(frozen=True)
-class FitWithin(_Rule):
+class FitWithin(ResizeRule):
     """The rule of RetinaNet and Mask R-CNN: the shorter side to `shorter`, unless the longer would exceed `longer`.
 
     The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's
@@ -145,7 +124,7 @@ def host_resize(rule: ResizeRule) -> HostResize:
         InputError: for other rules.
     """
     kinds: dict[type, str] = {Letterbox: "letterbox", Stretch: "stretch", FitWithin: "fit"}
-    if not isinstance(rule, _Rule) or type(rule) not in kinds:
+    if type(rule) not in kinds:
         raise InputError(
             f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or FitWithin"
         )

@@ -12,8 +12,7 @@ from dataset.files.file_kinds import FileKind, annotations_in, holds_records, ki
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from program_support.errors import InputError
 from program_support.file_patterns import matching_paths
-from program_support.remote_addresses import is_remote
-from program_support.remote_files import local_copies
+from program_support.remote_addresses import is_remote, storage
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5
@@ -31,7 +30,9 @@ def expand_glob(pattern: str | Path) -> list[str]:
         InputError: nothing matches (with the contents of the folder), if other files than records match, and if
             shards of two conversions match, because every image would be read twice.
     """
-    paths = local_copies(str(pattern), beside=_BESIDE_RECORDS) if is_remote(pattern) else _local_files(pattern)
+    paths = (
+        storage().local_copies(str(pattern), beside=_BESIDE_RECORDS) if is_remote(pattern) else _local_files(pattern)
+    )
     for path in paths:
         if kind := kind_of_file(path):
             raise InputError(f"{path}: is {kind.value}, expected records; {_advice_for_file(path, kind, among=paths)}")

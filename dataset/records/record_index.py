@@ -65,14 +65,14 @@ class RecordIndex:
             lengths=self.lengths[chosen],
         )
 
-    def part(self, start: int, stop: int) -> "RecordIndex":
+    def __getitem__(self, numbers_of_part: slice) -> "RecordIndex":
         """Return an index of consecutive records, at least one, with the names of their files alone."""
-        numbers = self.file_numbers[start:stop]
+        numbers = self.file_numbers[numbers_of_part]
         return RecordIndex(
             paths=self.paths[numbers[0] : numbers[-1] + 1],
             file_numbers=numbers - numbers[0],
-            offsets=self.offsets[start:stop],
-            lengths=self.lengths[start:stop],
+            offsets=self.offsets[numbers_of_part],
+            lengths=self.lengths[numbers_of_part],
         )
 
 

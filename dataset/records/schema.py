@@ -1,4 +1,4 @@
-"""The TFRecord schema for writing and reading, compatible with the public EfficientDet tools.
+"""The TFRecord schema for writing and reading, compatible with the public EfficientDet tools, and its images.
 
 Coordinates in a record are fractions of the image, labels are the data set's own category ids, `image/source_id` is the
 image id in decimal.
@@ -144,3 +144,18 @@ def parse_record(serialized: tf.Tensor | bytes, *, with_masks: bool = False) -> 
         "areas": dense["image/object/area"],
         **({"masks": dense["image/object/mask"]} if with_masks else {}),
     }
+
+
+def image_size(encoded: Tensor) -> Tensor:
+    """Return height and width of an encoded image, [2] int32, without decoding a JPEG's pixels."""
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.io.extract_jpeg_shape(encoded)[:2],
+        lambda: tf.shape(decode_image(encoded))[:2],
+    )
+
+
+def decode_image(encoded: Tensor) -> tf.Tensor:
+    """Decode a JPEG, PNG, BMP or the first frame of a GIF: [h, w, 3] uint8."""
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])

@@ -1,11 +1,10 @@
 """Choose unlabeled images, and write copies of them, proposals for labeling programs and a page that says why."""
 
-import contextlib
 import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +19,7 @@ from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.active_learning.expected_gain import choose, class_weights
 from efficientdet.active_learning.image_views import SeenImage, Viewer
-from efficientdet.active_learning.view_tasks import ViewTasks
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.runtime import prepare_driver
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.options.next_images import NextImagesOptions
@@ -34,7 +31,6 @@ from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs, remove_outputs
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
-from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
 _LONGER_SIDE = 320  # pixels of a thumbnail
@@ -86,10 +82,10 @@ def _choose(config: NextImagesConfig) -> list[ChosenImage]:
     index = index_records(config.records) if config.records else None
     labeled = None if index is None else _labeled_images(index)
     paths = _unlabeled(config, labeled)
-    with _viewer(config) as viewer:
-        weights = class_weights(_counts(labeled), viewer.detector.class_names)
-        seen = _seen(paths, viewer, weights)
-        known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
+    viewer = Viewer(config.model_config)
+    weights = class_weights(_counts(labeled), viewer.detector.class_names)
+    seen = _seen(paths, viewer, weights)
+    known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
     of_paths, proposals, doubts, features, _ = zip(*seen, strict=True)
     order = choose(np.array(doubts), np.stack(features), known, count=config.count, strategy=config.strategy)
     names = copy_names([of_paths[number] for number, _ in order])
@@ -101,18 +97,7 @@ def _choose(config: NextImagesConfig) -> list[ChosenImage]:
     return chosen
 
 
-@contextlib.contextmanager
-def _viewer(config: NextImagesConfig) -> Iterator[Viewer | ViewTasks]:
-    if config.engine == LOCAL:
-        yield Viewer(config.model_config)
-        return
-    prepare_driver()
-    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
-        yield ViewTasks(cluster, config.model_config)
-        print(cluster.summary())
-
-
-def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int, float]) -> list[SeenImage]:
+def _seen(paths: Sequence[str], viewer: Viewer, weights: Mapping[int, float]) -> list[SeenImage]:
     """Return what is seen of the readable images, in their order, and print why the others are skipped.
 
     Of files with the same pixels, such as copies in another format, the first is kept.
@@ -125,7 +110,6 @@ def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int
             else:
                 seen[image.path] = image
             progress.advance(1, images=int(isinstance(image, SeenImage)))
-    failures.sort()  # a cluster yields images in any order
     for failure in failures:
         print(f"skipped: {printable(failure)}")
     if not seen:

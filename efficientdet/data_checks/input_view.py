@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataset.input.labeled_tiles import seen_in_tiles
-from dataset.input.tiling import Tiling
+from dataset.input.tiling import Tiling, seen_in_tiles
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides

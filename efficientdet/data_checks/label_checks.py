@@ -111,8 +111,7 @@ def _imbalance(images: LabeledImages, *, trains: bool) -> Iterator[Finding]:
             about="rare classes",
             level=NOTE,
             line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
-            f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
-            "repeats their images",
+            f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}",
         )
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.input.labeled_tiles import larger_than_a_tile, tile_counts
-from dataset.input.tiling import Tiling
+from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView

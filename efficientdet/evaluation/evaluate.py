@@ -33,7 +33,7 @@ from object_detection.coco.score_calibration import calibrate_scores
 from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
-from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
+from program_support.engines import CORES_OF_NETWORK, LOCAL, connected
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -53,7 +53,7 @@ class EvaluationConfig(EvaluateOptions):
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Evaluate a checkpoint or other detections, print the metrics and write the requested files.
 
-    Ranks, or the nodes of a Ray cluster, share the images of a checkpoint; other detections are evaluated by the first
+    Ranks, or the nodes of a cluster, share the images of a checkpoint; other detections are evaluated by the first
     rank.
     """
     if config.engine != LOCAL:
@@ -101,7 +101,7 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
 
 def _evaluate_on_cluster(config: EvaluationConfig) -> CocoMeasures:
     prepare_driver()
-    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
+    with connected(config.engine, cores=CORES_OF_NETWORK, gpus=True) as cluster:
         tasks = RecordTasks(
             cluster, config.model, batch_size=config.batch_size, in_parallel=config.enable_map_parallelization
         )

@@ -1,11 +1,10 @@
-"""Detection in records on a Ray cluster.
+"""Detection in records on a cluster.
 
-A task is a range of consecutive records that fills whole batches, so its batches and detections are one machine's.
+A part is a range of consecutive records that fills whole batches, so its batches and detections are one machine's.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,11 +15,10 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters
 from object_detection.coco.results import CocoResults, DetectionRows
+from program_support.engines import Cluster
 from program_support.errors import InputError
-from program_support.fatal_inputs import fatal_inputs
 from program_support.progress import Progress
-from program_support.ray_tasks import RayCluster
-from program_support.remote_files import copy_missing
+from program_support.remote_addresses import storage
 
 if TYPE_CHECKING:
     from efficientdet.evaluation.evaluated_model import EvaluatedModel
@@ -38,19 +36,18 @@ class ModelFacts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTask:
-    """Records to detect in. Tasks of a run are equal: their model is the same, and a process keeps it."""
+    """A model for a run, which a process keeps: two of a run are equal."""
 
     run: str
     model: ModelConfig = field(compare=False)
     batch_size: int = field(compare=False)
     in_parallel: bool = field(compare=False)
-    index: RecordIndex | None = field(default=None, compare=False)
 
 
 class RecordTasks:
     """An evaluated model on a cluster."""
 
-    def __init__(self, cluster: RayCluster, model: ModelConfig, *, batch_size: int, in_parallel: bool):
+    def __init__(self, cluster: Cluster, model: ModelConfig, *, batch_size: int, in_parallel: bool):
         self._cluster = cluster
         self._task = RecordTask(run=os.urandom(8).hex(), model=model, batch_size=batch_size, in_parallel=in_parallel)
 
@@ -61,36 +58,30 @@ class RecordTasks:
             InputError: as `load_model` does, or the process dies.
         """
         failure = f"{self._task.model.ckpt_path}: cannot be loaded"
-        return self._cluster.result(_load_model, self._task, failure=failure)
+        [facts] = self._cluster.results(_load_model, [self._task], failure=failure)
+        return facts
 
     def detect(self, index: RecordIndex, *, samples: int) -> DetectionRows:
         """Return the rows of the first `samples` records (0: all), in their order.
 
         Raises:
-            InputError: for an unusable record, and for records whose detection ends every process.
+            InputError: for an unusable record, and for one whose detection ends every process.
         """
-        count, size = min(samples or len(index), len(index)), self._task.batch_size * _BATCHES_OF_TASK
-        starts = range(0, count, size)
-        parts = [index.part(start, min(start + size, count)) for start in starts]
-        results: dict[int, DetectionRows] = {}
-        with Progress("eval", total=count, noun="image") as progress:
-            for done in self._cluster.run(_detect, [replace(self._task, index=part) for part in parts]):
-                part = parts[done.number]
+        records = index[: min(samples or len(index), len(index))]
+        size, results = self._task.batch_size * _BATCHES_OF_TASK, dict[int, DetectionRows]()
+        with Progress("eval", total=len(records), noun="image") as progress:
+            for done in self._cluster.run(partial(_detect, self._task), records, size=size):
                 if done.crash:
-                    raise self._damage(part, done.crash)
-                results[done.number] = done.result
-                progress.advance(len(part), images=len(part))
+                    raise InputError(
+                        f"{records.path(done.start)}: no detection is possible in the record at byte "
+                        f"{records.start(done.start)}: each time {done.crash}"
+                    )
+                results[done.start] = done.result
+                progress.advance(done.stop - done.start, images=done.stop - done.start)
         everything = CocoResults()
-        for number in range(len(parts)):
-            everything.add_rows(results[number])
+        for start in sorted(results):
+            everything.add_rows(results[start])
         return everything.rows()
-
-    def _damage(self, part: RecordIndex, crash: str) -> InputError:
-        """Return the error for records whose detection ends every process: of the first such record, if any alone."""
-        records = [part.part(number, number + 1) for number in range(len(part))]
-        number = next(iter(fatal_inputs(self._cluster, partial(_detect_each, self._task), records)), None)
-        which = f"the record at byte {part.start(number)}" if number is not None else f"{len(part)} records together"
-        return InputError(f"{part.path(number or 0)}: no detection is possible in {which}: each time {crash}")
 
 
 def _load_model(task: RecordTask) -> ModelFacts:
@@ -98,24 +89,18 @@ def _load_model(task: RecordTask) -> ModelFacts:
     return ModelFacts(restored.hparams, restored.class_names, restored.description)
 
 
-def _detect(task: RecordTask) -> DetectionRows:
+def _detect(task: RecordTask, index: RecordIndex) -> DetectionRows:
     model = _model_of(task)
     from dataset.input.pipeline import evaluation_dataset
     from efficientdet.evaluation.data_set_evaluator import detect_all
 
-    assert task.index is not None
-    copy_missing(task.index.paths)
+    storage().copy_missing(index.paths)
     return detect_all(
         model.predict,
-        evaluation_dataset(task.index, model.inputs),
+        evaluation_dataset(index, model.inputs),
         class_names=model.restored.class_names,
         masks_in_whole_pixels=model.restored.hparams.masks_in_whole_pixels,
     )
-
-
-def _detect_each(task: RecordTask, records: Sequence[RecordIndex]) -> None:
-    for index in records:
-        _detect(replace(task, index=index))
 
 
 @lru_cache(1)

@@ -58,8 +58,6 @@ class InputHyperparameters:
     masks_in_whole_pixels: bool = False  # torchvision's rule for pasting masks; see `pasted_masks`
     train_on_crowds: bool = False  # use crowd boxes as positives
     input_rand_hflip: bool = True  # random horizontal flip with probability 0.5
-    input_rand_vflip: bool = False  # random vertical flip with probability 0.5
-    input_rand_rot90: bool = False  # random rotations by 90 degrees, where the rotated image fits into the input
     jitter_min: Positive = 0.1  # scale jitter: smallest factor relative to image_size
     jitter_max: Positive = 2.0  # scale jitter: largest factor
     # probability that objects of another image are pasted, by their masks, over a training image

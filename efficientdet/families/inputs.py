@@ -3,11 +3,9 @@
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.input.augmentation import Augmentation, RandomTile
-from dataset.input.color_jitter import ColorJitter
+from dataset.input.augmentation import Augmentation, ColorJitter, RandomTile
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
-from dataset.input.orientation import RandomOrientation
 from dataset.input.tiling import Tiling
 from efficientdet.families.hyperparameters import Hyperparameters
 
@@ -16,13 +14,11 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     """Return the input configuration of a family. `settings` are further fields of `InputConfig`."""
     family = hparams.family
     resize = family.resize_rule(hparams)
-    flip, rotate = hparams.input_rand_vflip, hparams.input_rand_rot90
     return InputConfig(
         resize=resize,
         augmentation=training_augmentation(hparams),
         color_jitter=ColorJitter() if family.color_jitter else None,
-        composition=CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None,
-        orientation=RandomOrientation(flip=flip, rotate=rotate) if flip or rotate else None,
+        copy_paste=CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None,
         tiling=Tiling.of_hyperparameters(vars(hparams)),
         least_visible=hparams.tile_least_visible if hparams.tile_size and hasattr(hparams, "ignore_in_crowds") else 0.0,
         batch_size=batch_size,

@@ -19,6 +19,10 @@ REMOVED_FROM_ALL = {
     "mosaic_probability": Removed("it gained nothing (docs/measurements/accuracy.md)", (0, 0.0)),
     "mosaic_share": Removed("use copy_paste_share", (0.8,)),
     **dict.fromkeys(
+        ("input_rand_vflip", "input_rand_rot90"),
+        Removed("vertical flips lost accuracy (docs/measurements/accuracy.md)", (False,)),
+    ),
+    **dict.fromkeys(
         ("brightness", "contrast", "saturation", "hue"),
         Removed("color jitter gained nothing (docs/measurements/accuracy.md)", (0.0,)),
     ),

@@ -30,9 +30,9 @@ from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.open_model import open_model
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
+from program_support.engines import LOCAL
 from program_support.errors import InputError
 from program_support.file_patterns import matching_paths
-from program_support.ray_tasks import LOCAL
 
 _FILES_OF_FOLDERS = {  # by the flag of the folder
     "testdev_dir": (TESTDEV_FILE_NAME,),

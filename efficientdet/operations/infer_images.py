@@ -26,8 +26,8 @@ from efficientdet.tracking.tracker import require_trackers
 from efficientdet.tracking.video_tracks import TrackSettings
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
+from program_support.engines import LOCAL
 from program_support.errors import InputError
-from program_support.ray_tasks import LOCAL
 
 
 def infer(options: InferOptions) -> None:

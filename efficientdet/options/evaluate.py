@@ -4,7 +4,7 @@ from typing import Annotated
 
 from efficientdet.options.model import EvaluatedData, EvaluatedRecords, MachineOptions, RuntimeOptions, WeightsOptions
 from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, checked
-from program_support.ray_tasks import LOCAL, Engine
+from program_support.engines import LOCAL, Engine
 
 
 @checked

@@ -13,7 +13,7 @@ from efficientdet.options.model import (
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, NonNegative, Share, between, checked, one_of
-from program_support.ray_tasks import LOCAL, Engine
+from program_support.engines import LOCAL, Engine
 
 EVENT_SECONDS = 5.0
 

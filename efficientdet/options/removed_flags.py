@@ -38,6 +38,9 @@ ALIASES = {
 
 GONE = {
     "train": {
+        "balance": Gone("no measurement showed a gain of repeating images of rare classes", ("none",)),
+        "balance_threshold": Gone("--balance was removed"),
+        "cache": Gone("decoded images are not kept in memory; smaller stored images decode faster", ("none",)),
         "eval_after_training": Gone(
             "--training_mode=traineval and train evaluate at the end", _SWITCHED_OFF, boolean=True
         ),

@@ -12,7 +12,6 @@ from program_support.checked_fields import (
     Limit,
     NonNegative,
     Positive,
-    PositiveShare,
     Share,
     checked,
     one_of,
@@ -155,18 +154,6 @@ class TrainSettings(MachineOptions):
         bool,
         Help("Set the hyperparameters that the data check suggests, except those in --hparams."),
     ] = False
-    balance: Annotated[
-        str,
-        one_of("none", "repeat_factor"),
-        Help("Class balancing. repeat_factor: repeat images of rare classes."),
-    ] = "none"
-    balance_threshold: Annotated[
-        PositiveShare,
-        Help(
-            "Threshold of --balance=repeat_factor: an image with a class that occurs in a smaller fraction f of "
-            "the images is repeated sqrt(threshold / f) times per epoch."
-        ),
-    ] = 0.001
     verify_records: Annotated[
         str,
         one_of("auto", "always", "never"),
@@ -207,11 +194,6 @@ class TrainSettings(MachineOptions):
         bool,
         Help("Repeat the first batch, to measure the speed without the input pipeline."),
     ] = False
-    cache: Annotated[
-        str,
-        one_of("none", "decoded"),
-        Help("decoded: keep decoded images in memory, as many as fit; each process caches the complete data set."),
-    ] = "none"
     calibration_images: Annotated[
         CountOrZero | None,
         Help(

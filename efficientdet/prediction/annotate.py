@@ -25,9 +25,9 @@ from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs, remove_outputs
+from program_support.engines import CORES_OF_NETWORK, LOCAL, connected
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
-from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 DETECTIONS_FILE = "detections.json"
 
@@ -68,7 +68,8 @@ def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Pa
         if config.engine == LOCAL:
             model = open_detector(config, once=once, on_progress=tiles.show)
         else:
-            tasks = ImageTasks(stack.enter_context(ray_cluster(cores=CORES_OF_NETWORK, gpus=True)), config, once=once)
+            cluster = stack.enter_context(connected(config.engine, cores=CORES_OF_NETWORK, gpus=True))
+            tasks = ImageTasks(cluster, config, once=once)
             model = tasks.load()
         _remove_labels_of_other_classes(config, model)
         ids = image_ids([shown_path(path) for path in inputs.images])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.exif_orientation import upright_boxes, upright_image
+from dataset.files.image_files import upright_boxes, upright_image
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import DecodedMasks

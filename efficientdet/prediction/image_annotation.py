@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dataset.files.exif_orientation import stored_image
-from dataset.files.image_files import StoredImage, encode_image
+from dataset.files.image_files import StoredImage, encode_image, stored_image
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
@@ -31,7 +30,6 @@ class InputImage(NamedTuple):
     output: str  # the annotated copy
     image_id: int
     earlier_crops: tuple[str, ...] = ()
-    is_fatal: bool = False  # ends every process that decodes it
 
 
 class ImageResult(NamedTuple):
@@ -120,8 +118,6 @@ def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple
 
 def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> StoredImage | InputError:
     """Return the pixels of an image, upright with `apply_exif_orientation`, or why there are none."""
-    if image.is_fatal:
-        return InputError(f"{image.path}: ends the process that decodes it")
     try:
         stored = _read(image.path, model)
     except InputError as error:

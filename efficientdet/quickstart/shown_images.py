@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dataset.input.labeled_tiles import seen_in_tiles, tile_counts, tiles_per_epoch
-from dataset.input.tiling import Tiling
+from dataset.input.tiling import Tiling, seen_in_tiles, tile_counts, tiles_per_epoch
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count
 from efficientdet.quickstart import choices

@@ -7,14 +7,10 @@ from dataclasses import replace
 import keras
 import numpy as np
 
-from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
-from dataset.input.labeled_tiles import tiles_per_epoch
-from dataset.input.order import epoch_length, repeat_factors
-from dataset.input.pipeline import training_dataset
+from dataset.input.pipeline import epoch_length, training_dataset
 from dataset.input.record_batches import RecordBatches
-from dataset.input.tiling import Tiling
-from dataset.records.labeled_images import LabeledImages
+from dataset.input.tiling import Tiling, tiles_per_epoch
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
@@ -50,12 +46,11 @@ class TrainingInputs:
         )
         require_agreement(config, world, rank_fields=OWN_SETTINGS, index=self.index)
         self._factors = _repeat_factors(config, self.index, log=log)
-        self._cache = DecodedCache(log=log) if config.cache == "decoded" else None
         self._calibration: dict[bool, RecordBatches] = {}
 
     @property
     def images_per_epoch(self) -> int:
-        """Number of images or tiles of an epoch, with those that --balance repeats."""
+        """Number of images or tiles of an epoch."""
         records = len(self.index) if self._factors is None else epoch_length(self._factors)
         return self._config.num_examples_per_epoch or records
 
@@ -75,7 +70,7 @@ class TrainingInputs:
             use_fake_data=config.use_fake_data,
             num_threads=threads if config.enable_map_parallelization else 1,
         )
-        return inputs if composes else replace(inputs, composition=None)
+        return inputs if composes else replace(inputs, copy_paste=None)
 
     def batches(self, batch_size: int, *, first_position: int, composes: bool) -> Iterator[Batch]:
         """Return the batches of this rank from an image of the stream on."""
@@ -96,37 +91,16 @@ class TrainingInputs:
         return self._calibration[composes]
 
     def _dataset(self, inputs: InputConfig, **place: int) -> RecordBatches:
-        return training_dataset(self.index, inputs, cache=self._cache, factors=self._factors, **place)
+        return training_dataset(self.index, inputs, factors=self._factors, **place)
 
 
 def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable[[str], None]) -> np.ndarray | None:
-    """Return how often an epoch shows each record, or tiles of it; None if each once."""
+    """Return how many tiles of each record an epoch shows; None for complete images."""
     tiling = Tiling.of_hyperparameters(vars(config.hparams))
-    if config.balance == "none" and tiling is None:
+    if tiling is None:
         return None
     images = labeled_records(index, config.class_names)
-    balanced = _balanced(config, images, log=log)
-    if tiling is None:
-        return balanced
     factors = tiles_per_epoch(images, tiling)
     height, width = tiling.size
     log(f"an epoch has {int(factors.sum())} tiles of {width}x{height} pixels, of {len(images)} images")
-    return factors if balanced is None else factors * balanced
-
-
-def _balanced(config: TrainingConfig, images: LabeledImages, *, log: Callable[[str], None]) -> np.ndarray | None:
-    """Return the factors of --balance; None if it repeats none."""
-    if config.balance == "none":
-        return None
-    factors = repeat_factors(images, config.balance_threshold)
-    if factors.max() == 1.0:
-        log(
-            f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
-            f"--balance_threshold={config.balance_threshold:g}"
-        )
-        return None
-    log(
-        f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(images)} images are repeated within an epoch, up to "
-        f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch"
-    )
     return factors

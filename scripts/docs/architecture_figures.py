@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "tests/test_architecture.py"
 DATA_PATH = (  # stage, place in the code, output
     ("TFRecord files", "dataset.records.schema:parse_record", "encoded image, boxes, category ids, masks"),
-    ("Order of images", "dataset.input.order:StreamOrder", "record numbers, a function of (seed, position)"),
+    ("Order of images", "dataset.input.pipeline:StreamOrder", "record numbers, a function of (seed, position)"),
     ("Augmentation", "dataset.input.examples:training_example", "one row of a Batch"),
     ("Batches", "dataset.input.pipeline:training_dataset", "Batch: images [B, H, W, 3] uint8, sizes, objects, scales"),
     ("Network", "model.detection_model:DetectionModel", "outputs of the family"),

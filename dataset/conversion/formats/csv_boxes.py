@@ -20,7 +20,7 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
-from dataset.files.csv_files import csv_rows
+from dataset.files.bounded_files import csv_rows
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from program_support.errors import InputError
 

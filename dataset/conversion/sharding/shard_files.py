@@ -5,14 +5,46 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.sharding.shard_task import PARTIAL, ShardTask
+from program_support.atomic_files import HOST, flush_to_disk
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
+
+PARTIAL, FINISHED = ".partial", ".finished"  # ends of the names of unpublished shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTask:
+    """Input of a worker for one shard: the images with their objects, and input and output paths."""
+
+    images: Sequence[AnnotatedImage]
+    source: str
+    category_names: dict[int, str]
+    config: ConversionConfig  # with the white level that was found
+    fingerprint: str
+    finished_path: Path
+    state_path: Path
+    fatal: frozenset[str] = frozenset()  # file names of images that kill the process which decodes them
+
+    def partial_path(self) -> Path:
+        """Return where this process writes the shard: two nodes may have the same task, if one seemed to be lost."""
+        name = self.finished_path.name.removesuffix(FINISHED)
+        return self.finished_path.with_name(f"{name}.{HOST}-{os.getpid()}{PARTIAL}")
+
+
+def flush_and_rename(partial: Path, finished: Path) -> int:
+    """Flush a file to disk and rename it; return its size in bytes."""
+    flush_to_disk(partial)
+    size = partial.stat().st_size
+    os.replace(partial, finished)
+    return size
+
 
 CONTINUE = "finished shards are kept; run the same command to resume"
 

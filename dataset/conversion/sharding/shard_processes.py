@@ -1,4 +1,4 @@
-"""Convert shards in this process, in worker processes or on a Ray cluster, with a progress bar.
+"""Convert shards in this process, in worker processes or on a cluster, with a progress bar.
 
 This module does not import TensorFlow; the workers do.
 """
@@ -10,19 +10,20 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.sharding.shard_cluster import convert_on_cluster
-from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
-from dataset.conversion.sharding.shard_task import ShardTask
+from dataset.conversion.sharding.shard_files import CONTINUE, ShardTask, remove_partial_files
 from program_support.deferred_signals import DeferredSignals
+from program_support.engines import LOCAL, Cluster, connected
 from program_support.errors import InputError
 from program_support.progress import Progress
-from program_support.ray_tasks import LOCAL
 from program_support.silenced_stderr import silenced_stderr
 
 _POLL_SECONDS = 0.2
@@ -46,7 +47,7 @@ def convert_shards(tasks: list[ShardTask], config: ConversionConfig) -> None:
         DeferredSignals(on_second_signal=_kill_children) as signals,
     ):
         if config.engine != LOCAL:
-            convert_on_cluster(tasks, progress=progress, check=signals.check)
+            convert_on_cluster(tasks, config.engine, progress=progress, check=signals.check)
         elif processes == 1:
             _convert_here(tasks, progress, signals)
         else:
@@ -171,3 +172,51 @@ def _work(task: ShardTask) -> None:
             _worker["done"].value += 1
 
     convert_shard(task, image_done=image_done)
+
+
+def convert_on_cluster(
+    tasks: Sequence[ShardTask], engine: str, *, progress: Progress, check: Callable[[], None]
+) -> None:
+    """Convert shards; a shard is a function of its task alone, so its bytes are those of one machine.
+
+    check: see `Cluster.run`.
+
+    Raises:
+        InputError: a shard cannot be written, or its process dies whatever images are left out.
+        OSError: for failed writes.
+    """
+    try:
+        with connected(engine) as cluster:
+            fatal = []
+            for done in cluster.run(_convert, tasks, check=check):
+                if done.crash:
+                    fatal.append(_without_fatal(cluster, tasks[done.start]))
+                else:
+                    images = len(tasks[done.start].images)
+                    progress.advance(images, images=images)
+            for done in cluster.run(_convert, fatal, check=check):
+                if done.crash:
+                    path = fatal[done.start].finished_path
+                    raise InputError(f"{path}: cannot be processed, each time {done.crash}")
+            print(cluster.summary())
+    finally:
+        remove_partial_files(tasks[0].config)
+
+
+def _without_fatal(cluster: Cluster, task: ShardTask) -> ShardTask:
+    images = [*task.images]
+    decoded = cluster.run(partial(_decode, replace(task, images=())), images, size=len(images))
+    return replace(task, fatal=frozenset(images[done.start].file_name for done in decoded if done.crash))
+
+
+def _convert(tasks: Sequence[ShardTask]) -> None:
+    from dataset.conversion.convert import convert_shard
+
+    for task in tasks:
+        convert_shard(task, image_done=lambda: None)
+
+
+def _decode(task: ShardTask, images: Sequence[AnnotatedImage]) -> None:
+    from dataset.conversion.convert import decode_images
+
+    decode_images(task, images)

@@ -31,9 +31,10 @@ from dataset.conversion.conversion_report import (
     refusal_with_report,
 )
 from dataset.conversion.large_images import PART_SIDE, in_parts
-from dataset.conversion.sharding.remote_output import publish_remote, remote_states
 from dataset.conversion.sharding.shard_files import (
     CONTINUE,
+    FINISHED,
+    ShardTask,
     files_beside,
     is_finished,
     is_known,
@@ -43,16 +44,14 @@ from dataset.conversion.sharding.shard_files import (
     sole_writer,
 )
 from dataset.conversion.sharding.shard_processes import convert_shards
-from dataset.conversion.sharding.shard_task import FINISHED, ShardTask
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import ValueRange, value_range_for
-from dataset.files.remote_images import read_ahead, remote_listing
 from program_support.atomic_files import write_text
 from program_support.claimed_outputs import claimed_outputs
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
-from program_support.remote_addresses import is_remote
+from program_support.remote_addresses import is_remote, read_ahead, storage
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
 _MOST_READ = 1000  # images of which the range is found, evenly spaced
@@ -84,7 +83,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
             tasks = _shard_tasks(data, stats, config)
             with DeferredSignals():
                 _log_reuse(data, tasks, config, log=log)
-            with remote_states(config):
+            with storage().states(config) if config.remote_output else contextlib.nullcontext():
                 convert_shards(
                     [task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
                     config,
@@ -98,7 +97,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, log: Callable[[
                 _publish(
                     data, report, tasks, config=config, written=[entry for state in states for entry in state["kept"]]
                 )
-                publish_remote(config)
+                if config.remote_output:
+                    storage().publish(config)
     except OSError as error:
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
         raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
@@ -133,7 +133,7 @@ def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
     """Return size in bytes and modification time of every image, [N, 2] int64, -1 for missing files."""
     stats = np.full((len(images), 2), -1, np.int64)  # an array, not a list: there may be millions
     if is_remote(folder):
-        listing = remote_listing(folder)
+        listing = storage().listing(folder)
         for number, image in enumerate(images):
             stats[number] = listing.get(image.file_name, (-1, -1))
         return stats

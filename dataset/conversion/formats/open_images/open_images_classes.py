@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from dataset.files.bounded_files import read_json, read_text_file
-from dataset.files.csv_files import csv_rows
+from dataset.files.bounded_files import csv_rows, read_json, read_text_file
 from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError, nearest_name
 

@@ -12,7 +12,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable, Repo
 from dataset.conversion.formats.open_images.open_images_classes import SelectedClasses, selected_classes
 from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
-from dataset.files.csv_files import csv_rows
+from dataset.files.bounded_files import csv_rows
 from dataset.files.untrusted_values import listed
 from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError

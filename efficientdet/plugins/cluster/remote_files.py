@@ -1,4 +1,4 @@
-"""Files at addresses such as s3://BUCKET/FOLDER/FILE, copied into a folder of this machine.
+"""Files at addresses such as s3://BUCKET/FOLDER/FILE, opened by fsspec and copied into a folder of this machine.
 
 A copy gets its name when it is complete. Beside it is a hidden file with what the listing said about the original:
 size, checksum or time, so that a changed original is copied again and an unchanged one is not. Processes of a machine
@@ -9,10 +9,11 @@ import contextlib
 import errno
 import fnmatch
 import json
+import logging
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,9 +22,24 @@ from program_support.atomic_files import unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 from program_support.progress import Progress
-from program_support.remote_addresses import address_of, opened, remote_errors
+from program_support.remote_addresses import address_of
 
-Log = Callable[[str], None]
+_INSTALL = {  # scheme -> how to install the package that fsspec needs for it
+    "az": "pip install adlfs",
+    "gs": "pip install gcsfs",
+    "hf": "pip install -e '.[hub]'",
+    "memory": "pip install fsspec",
+    "s3": "pip install -e '.[remote]'",
+}
+# In seconds, by botocore's names. s3fs itself makes five attempts
+_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 15, "retries": {"total_max_attempts": 1}}
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": _TIMEOUTS}}
+_CREDENTIALS = {
+    "s3": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "hf": "HF_TOKEN",
+}
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _IDENTITY = (
     "ETag",
     "etag",
@@ -42,6 +58,50 @@ _COPIES = 8  # files copied in parallel, to hide the latency of a request
 _NAMES_SHOWN = 5
 
 
+def opened(address: str) -> tuple[Any, str]:
+    """Return fsspec's file system of an address, and the path in it.
+
+    An address is taken literally: fsspec itself would open another file system for each '::' in it.
+    """
+    import fsspec
+
+    scheme = address.partition("://")[0]
+    system = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
+    # gcsfs logs the traceback of what `remote_errors` says in one line
+    logging.getLogger(type(system).__module__.partition(".")[0]).setLevel(logging.CRITICAL)
+    return system, str(system._strip_protocol(address))
+
+
+@contextlib.contextmanager
+def remote_errors(address: str, *, doing: str = "read") -> Iterator[None]:
+    """Raise an error of fsspec or of a client of it in the block as an InputError with the address.
+
+    doing: participle of what is done with the address, for the message.
+
+    Raises:
+        OSError: the disk of this machine is full.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each client has its own classes
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:  # of the copy
+            raise
+        raise InputError(f"{address}: {_problem(error, address.partition('://')[0], doing)}") from error
+
+
+def _problem(error: Exception, scheme: str, doing: str) -> str:
+    reason = " ".join((str(error) or type(error).__name__).split())[:200]  # botocore's first line may be "..failed:"
+    if isinstance(error, ImportError):
+        return f"needs a package that is not installed ({reason}): {_INSTALL[scheme]}"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no such bucket, folder or file ({reason})"
+    if isinstance(error, PermissionError) or type(error).__name__ in ("NoCredentialsError", "NoCredentials"):
+        return f"access denied ({reason}); expected credentials with permission: {_CREDENTIALS.get(scheme, scheme)}"
+    return f"cannot be {doing} ({reason}); check the network and the address of the server"
+
+
 def cache_folder() -> Path:
     """Return $EFFICIENTDET_REMOTE_CACHE, else efficientdet/remote in $XDG_CACHE_HOME, else in ~/.cache."""
     if folder := os.environ.get(CACHE_VARIABLE):
@@ -49,18 +109,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "remote"
 
 
-def print_line(line: str) -> None:
-    """Print a line and flush it."""
-    print(line, flush=True)
-
-
-def local_copies(pattern: str, *, beside: Collection[str] = (), log: Log = print_line) -> list[str]:
+def local_copies(pattern: str, *, beside: Collection[str] = ()) -> list[str]:
     """Return the paths of local copies of the files that match a remote pattern, sorted; copy what is new or changed.
 
     Args:
         pattern: address of a folder, and a name or a glob pattern of names in it.
         beside: suffixes of other files of the folder that are copied, too; copies without an original are removed.
-        log: function that logs a line.
 
     Raises:
         InputError: nothing matches, the files cannot be read, or the copies cannot be stored.
@@ -80,21 +134,20 @@ def local_copies(pattern: str, *, beside: Collection[str] = (), log: Log = print
             raise InputError(f"{pattern}: no file matches; {_contents(system, path, files)}")
     chosen = {each: files[each] for each in files if each in matching or each.endswith(tuple(beside))}
     local = _local_folder(pattern, folder)
-    with _stored(local), _sole_copier(local, log=log):
+    with _stored(local), _sole_copier(local):
         for old in local.iterdir():
             if old.name not in files and old.name.endswith(tuple(beside)) and not old.name.startswith("."):
                 old.unlink()
-        _copy(system, chosen, local, address=pattern, log=log)
+        _copy(system, chosen, local, address=pattern)
     return sorted(str(local / each) for each in matching)
 
 
-def local_tree(address: str, *, leave_out: Collection[str], log: Log = print_line) -> str:
+def local_tree(address: str, *, leave_out: Collection[str]) -> str:
     """Return the path of a local copy of a file, or of a folder with all below it, copied as `local_copies` does.
 
     Args:
         address: address of the file or folder.
         leave_out: suffixes of files in the folder that are not copied, in lower case; hidden files are not, either.
-        log: function that logs a line.
 
     Raises:
         InputError: there is nothing, it cannot be read, or the copies cannot be stored.
@@ -104,22 +157,21 @@ def local_tree(address: str, *, leave_out: Collection[str], log: Log = print_lin
         system, root = opened(address)
         system.invalidate_cache()
         if system.isfile(root):
-            return local_copies(address, log=log)[0]
+            return local_copies(address)[0]
         system.ls(root)  # raises an error for a missing bucket, which `find` does not
-        found = {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
+        found = files_below(system, root)
     files = {
         name: info
         for name, info in found.items()
-        if PurePosixPath(name).suffix.lower() not in leave_out
-        and not any(part.startswith(".") for part in name.split("/"))
+        if PurePosixPath(name).suffix.lower() not in leave_out and not is_hidden(name)
     }
     local = _local_folder(address, root)
-    with _stored(local), _sole_copier(local, log=log):
+    with _stored(local), _sole_copier(local):
         copies = [path for path in local.rglob("[!.]*") if path.is_file()]
         for old in copies:
             if str(old.relative_to(local)) not in files:
                 old.unlink()
-        _copy(system, files, local, address=address, log=log)
+        _copy(system, files, local, address=address)
     return str(local)
 
 
@@ -139,11 +191,18 @@ def copy_missing(paths: Iterable[str]) -> None:
         with remote_errors(address):
             system, root = opened(address)
             files = {name: system.info(f"{root}/{name}") for name in names}
-        with _stored(folder), _sole_copier(folder, log=_silent):
-            _copy(system, files, folder, address=address, log=_silent)
+        with _stored(folder), _sole_copier(folder, quiet=True):
+            _copy(system, files, folder, address=address, quiet=True)
 
 
-def _silent(line: str) -> None: ...
+def files_below(system: Any, root: str) -> dict[str, dict[str, Any]]:
+    """Return what the listing says of each file below a folder, by relative name."""
+    return {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a part of a relative name begins with a dot."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _name(info: Mapping[str, Any]) -> str:
@@ -194,13 +253,13 @@ def mirrored(address: str, local: Path, *, not_copied: tuple[str, ...], kept: Co
             found = {}
             system.ls(root.split("/")[0])  # raises an error for a missing bucket
         else:
-            found = {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
+            found = files_below(system, root)
     with _stored(local):
         for old in [path for path in local.rglob("*") if path.is_file()]:
             if str(old.relative_to(local)) not in found and old.name not in kept and not old.name.endswith(_STAMP):
                 old.unlink()
         chosen = {name: info for name, info in found.items() if not name.endswith(not_copied)}
-        _copy(system, chosen, local, address=address, log=_silent)
+        _copy(system, chosen, local, address=address, quiet=True)
     return {name: info["size"] for name, info in found.items() if name not in chosen}
 
 
@@ -218,17 +277,20 @@ def _stored(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sole_copier(folder: Path, *, log: Log) -> Iterator[None]:
+def _sole_copier(folder: Path, *, quiet: bool = False) -> Iterator[None]:
     with open(folder / ".lock", "a") as lock:
         try:
             lock_file(lock)
         except BlockingIOError:
-            log(f"waiting for the process that copies to {folder}")
+            if not quiet:
+                print(f"waiting for the process that copies to {folder}", flush=True)
             lock_file(lock, wait=True)
         yield
 
 
-def _copy(system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, address: str, log: Log) -> None:
+def _copy(
+    system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, address: str, quiet: bool = False
+) -> None:
     """Copy the files of which the folder has no copy, or one of another version.
 
     Raises:
@@ -243,7 +305,9 @@ def _copy(system: Any, files: Mapping[str, Mapping[str, Any]], folder: Path, *, 
     total = sum(info["size"] for info in missing.values())
     if (free := shutil.disk_usage(folder).free) < total:
         raise OSError(errno.ENOSPC, f"{total / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
-    log(f"copying {len(missing)} file{'s' * (len(missing) != 1)} ({total / 1e6:.1f} MB) of {address} to {folder}")
+    if not quiet:
+        files_to_copy = f"{len(missing)} file{'s' * (len(missing) != 1)} ({total / 1e6:.1f} MB)"
+        print(f"copying {files_to_copy} of {address} to {folder}", flush=True)
     with (
         Progress("copy", total=len(missing), noun="file", slow_start=True) as progress,
         ThreadPoolExecutor(_COPIES, thread_name_prefix="copy_remote_files") as pool,

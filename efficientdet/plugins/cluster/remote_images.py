@@ -12,20 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
 
-from program_support.remote_addresses import address_of, is_remote, opened, remote_errors
-from program_support.remote_files import identity
+from efficientdet.plugins.cluster.remote_files import files_below, identity, is_hidden, opened, remote_errors
+from program_support.remote_addresses import Image, address_of
 
 _FETCHED = 16  # images fetched in parallel, to hide the latency of a request; twice as many are in memory
 MOST_BYTES = 2**30 + 1  # of an image; readers accept one less
 
 
-class _Named(Protocol):
-    file_name: str
-
-
-_Image = TypeVar("_Image", bound=_Named)
 _contents: dict[str, bytes | None] = {}  # of the images that loops have reached; None: there is no such file
 
 
@@ -40,12 +34,10 @@ def remote_listing(folder: str) -> Mapping[str, tuple[int, int]]:
         system, root = opened(folder)
         system.invalidate_cache()
         system.ls(root)  # raises an error for a missing bucket, which `find` does not
-        found = system.find(root, detail=True)
-        names = {path[len(root) :].strip("/"): info for path, info in found.items()}
         return {
             name: (info["size"], int.from_bytes(hashlib.sha256(identity(info).encode()).digest()[:7]))
-            for name, info in names.items()
-            if not any(part.startswith(".") for part in name.split("/"))
+            for name, info in files_below(system, root).items()
+            if not is_hidden(name)
         }
 
 
@@ -63,18 +55,15 @@ def read_remote(path: str | os.PathLike[str]) -> bytes:
     return content
 
 
-def read_ahead(images: Iterable[_Image], folder: str | Path) -> Iterator[_Image]:
-    """Yield images; while one is in use, `read_remote` has its file in memory. Local files are left alone.
+def read_ahead(images: Iterable[Image], folder: str | Path) -> Iterator[Image]:
+    """Yield images; while one is in use, `read_remote` has its file in memory.
 
     Raises:
         InputError: a file cannot be read; one that does not exist is left to `read_remote`.
     """
-    if not is_remote(folder):
-        yield from images
-        return
     with ThreadPoolExecutor(_FETCHED, thread_name_prefix="read_remote_images") as pool:
         following = iter(images)
-        waiting: deque[tuple[_Image, str, Future[bytes | None]]] = deque()
+        waiting: deque[tuple[Image, str, Future[bytes | None]]] = deque()
         try:
             while True:
                 for image in islice(following, 2 * _FETCHED - len(waiting)):

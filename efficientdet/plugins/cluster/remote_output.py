@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.sharding.shard_task import FINISHED, ShardTask
-from program_support.remote_addresses import is_remote, opened, remote_errors
-from program_support.remote_files import cache_folder, mirrored
+from dataset.conversion.sharding.shard_files import FINISHED, ShardTask
+from efficientdet.plugins.cluster.remote_files import cache_folder, mirrored, opened, remote_errors
 
 _RECORDS = (".tfrecord", FINISHED)  # ends of the names of files that are not copied
 _PUBLISHED = (".classes.json", ".instances.json", ".report.json")  # the report is last
@@ -25,9 +24,7 @@ _REQUESTS = 8  # in parallel
 
 
 def local_output(folder: str) -> str:
-    """Return the folder to work in for an output folder: itself, or one with the states of a remote one."""
-    if not is_remote(folder):
-        return folder
+    """Return the folder to work in for a remote output folder, with its states."""
     local = _local_folder(folder)
     _fetch_states(folder, local)
     return str(local)
@@ -36,17 +33,16 @@ def local_output(folder: str) -> str:
 @contextmanager
 def remote_states(config: ConversionConfig) -> Iterator[None]:
     """Upload the settings of a run before the block in which workers convert, and fetch the workers' states after."""
-    if config.remote_output:
-        _upload(config.state_folder / "job.json", config)
+    _upload(config.state_folder / "job.json", config)
     yield
-    if config.remote_output:
-        _fetch_states(f"{config.remote_output}/{config.state_folder.name}", config.state_folder)
+    _fetch_states(f"{config.remote_output}/{config.state_folder.name}", config.state_folder)
 
 
 def on_this_machine(task: ShardTask) -> ShardTask:
-    """Return the task with paths of this machine, if it comes from another one and its output is remote."""
-    if not task.config.remote_output or task.state_path.parent.is_dir():
+    """Return the task with paths of this machine, if it comes from another one."""
+    if task.state_path.parent.is_dir():
         return task
+    assert task.config.remote_output
     folder = _local_folder(task.config.remote_output)
     states = folder / task.state_path.parent.name
     states.mkdir(parents=True, exist_ok=True)
@@ -54,13 +50,11 @@ def on_this_machine(task: ShardTask) -> ShardTask:
 
 
 def upload_shard(task: ShardTask) -> None:
-    """Upload a finished shard and its state to the remote output folder, if there is one.
+    """Upload a finished shard and its state to the remote output folder.
 
     Raises:
         InputError: it cannot be written.
     """
-    if not task.config.remote_output:
-        return
     _upload(task.finished_path, task.config)
     _upload(task.state_path, task.config)
     size = task.finished_path.stat().st_size
@@ -74,8 +68,7 @@ def publish_remote(config: ConversionConfig) -> None:
     Raises:
         InputError: the folder cannot be written.
     """
-    if not config.remote_output:
-        return
+    assert config.remote_output
     prefix = Path(config.output_prefix)
     shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord" + re.escape(FINISHED))
     with remote_errors(config.remote_output):

@@ -1,8 +1,7 @@
-"""Independent tasks on a Ray cluster; no other module knows Ray.
+"""The engine `ray`: a function of a module is called for parts of many items on the nodes of a Ray cluster.
 
-A task is one argument of a function of a module. Both are sent to a node, where the same version of this program must
-be installed, or lie in the same folder. Tasks whose process or node dies are repeated, so what they do must be
-repeatable. Ray: https://docs.ray.io.
+Function and part are sent to a node, where the same version of this program must be installed, or lie in the same
+folder. Ray: https://docs.ray.io.
 """
 
 import contextlib
@@ -16,48 +15,36 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from program_support.checked_fields import Help, one_of
+from efficientdet.plugins.cluster.remote_files import CACHE_VARIABLE, cache_folder
+from program_support.engines import Finished, Items
 from program_support.errors import InputError
 from program_support.installation import ROOT, installation
-from program_support.remote_files import CACHE_VARIABLE, cache_folder
 
-LOCAL, RAY = "local", "ray"
-Engine = Annotated[
-    str,
-    one_of(LOCAL, RAY),
-    Help(
-        "Where the work is done: local, by processes of this machine; ray, by the Ray cluster whose address the "
-        "variable RAY_ADDRESS holds, else by the one that runs on this machine, else by a new one of its cores."
-    ),
-]
-CORES_OF_NETWORK = 4  # TensorFlow uses several for one image; with more processes than that, memory is what lacks
 _ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 _TOKEN = os.path.expanduser("~/.ray/auth_token")  # where `ray start` stores the secret of a cluster
 _BACKEND = "KERAS_BACKEND"
 _SECONDS_UNTIL_AN_ANSWER = 15
 _CONNECT = "import ray, sys; ray._raylet.GcsClient(address=sys.argv[1])"  # `ray health-check` imports for two seconds
 _POLL_SECONDS = 0.2
-MOST_ATTEMPTS = 3  # of a task whose process dies
-_WAITING_TASKS = 8  # beyond two for each core: every task is sent with its argument, which may be large
+_MOST_ATTEMPTS = 3  # of a part whose process dies
+_WAITING_PARTS = 8  # beyond two for each core: every part is sent with its items, which may be large
 
 
-class Finished(NamedTuple):
-    """A task that ended: its place among the tasks and the result, or why its process died each time.
+class _Part(NamedTuple):
+    """Items start to stop, not yet done."""
 
-    printed: what it wrote to the standard output.
-    """
-
-    number: int
-    result: Any
-    crash: str = ""
-    printed: str = ""
+    start: int
+    stop: int
+    cores: int
+    deaths: int = 0
 
 
 class _Origin(NamedTuple):
-    """Folders, backend and versions of the process that started the tasks."""
+    """Folders, backend and versions of the process that asks for results."""
 
     folder: str  # relative paths are relative to it
     cache: str  # of remote files
@@ -79,7 +66,7 @@ class _Outcome(NamedTuple):
 def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]:
     """Connect to the cluster of RAY_ADDRESS, else to the one of this machine, else start one of this machine's cores.
 
-    cores: of each task, at most those of the largest node. gpus: each task has a GPU if the cluster has any.
+    cores: of each part, at most those of the largest node. gpus: each part has a GPU if the cluster has any.
 
     Raises:
         InputError: Ray is not installed, or the cluster does not answer or has other versions.
@@ -137,116 +124,123 @@ def _check_answer(address: str) -> None:
 
 
 class RayCluster:
-    """A connected cluster, and what it has done so far."""
+    """A connected cluster, and what it has done so far; see `program_support.engines.Cluster`."""
 
     def __init__(self, *, cores: int = 1, gpus: bool = False) -> None:
-        self._cores_of_task, self._gpus = cores, gpus
+        self._cores_of_part, self._gpus = cores, gpus
         self._nodes: set[str] = set()
-        self._tasks = self._repeated = 0
+        self._done = self._repeated = 0
         self._cpu_seconds = 0.0
         self._start = time.monotonic()
 
     def run(
         self,
         function: Callable[[Any], Any],
-        tasks: Sequence[Any],
+        items: Items,
         *,
-        attempts: int = MOST_ATTEMPTS,
+        size: int = 1,
         check: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
-        """Yield the tasks as they end, in any order. check: called several times per second; it may raise.
+    ) -> Generator[Finished, None, None]:
+        """Yield the parts as they end; closing the iterator cancels the rest.
 
-        A task whose process dies is repeated, after a lack of memory with twice the cores, so that fewer run beside it;
-        after its last attempt it is yielded with the reason. Closing the iterator cancels the rest.
-
-        Raises:
-            InputError: of the function, and for a node with other versions of this program or of its packages.
-            OSError: of the function.
+        A part whose process dies is repeated, after a lack of memory with twice the cores, so that fewer run beside it;
+        after its last attempt it is halved, and a single item is yielded with the reason.
         """
         import ray
 
-        remote, origin = (
-            ray.remote(_run_task),
-            _Origin(os.getcwd(), str(cache_folder()), os.environ.get(_BACKEND), installation()),
-        )
+        remote = ray.remote(_run_part)
+        origin = _Origin(os.getcwd(), str(cache_folder()), os.environ.get(_BACKEND), installation())
         gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
-        cores = max(1, min(self._cores_of_task, _most_cores_of_a_node()))  # 0: a head that waits for its nodes
-        waiting = deque((number, cores, 0) for number in range(len(tasks)))  # number, cores, deaths
-        running: dict[Any, tuple[int, int, int]] = {}
+        cores = max(1, min(self._cores_of_part, _most_cores_of_a_node()))  # 0: a head that waits for its nodes
+        starts = range(0, len(items), size)
+        waiting = deque(_Part(start, min(start + size, len(items)), cores) for start in starts)
+        running: dict[Any, _Part] = {}
         try:
             while waiting or running:
                 check()
-                while waiting and len(running) < 2 * _cores() + _WAITING_TASKS:
-                    number, cores, deaths = waiting.popleft()
-                    options = remote.options(num_cpus=cores, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD")
-                    running[options.remote(origin, function, tasks[number])] = number, cores, deaths
+                while waiting and len(running) < 2 * _cores() + _WAITING_PARTS:
+                    part = waiting.popleft()
+                    options = remote.options(
+                        num_cpus=part.cores, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD"
+                    )
+                    running[options.remote(origin, function, items[part.start : part.stop])] = part
                 ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
                 for reference in ready:
-                    number, cores, deaths = running.pop(reference)
+                    part = running.pop(reference)
                     try:
                         outcome = ray.get(reference)
                     except ray.exceptions.RayTaskError as error:
-                        raise _error_of_task(error) from error
+                        raise _error_of_part(error) from error
                     except ray.exceptions.RayError as error:
                         self._repeated += 1
-                        reason = _reason(error)
-                        if deaths + 1 == attempts:
-                            yield Finished(number, None, reason)
-                            continue
                         if isinstance(error, ray.exceptions.OutOfMemoryError):
-                            cores = max(cores, min(2 * cores, _most_cores_of_a_node()))
-                        waiting.append((number, cores, deaths + 1))
+                            part = part._replace(cores=max(part.cores, min(2 * part.cores, _most_cores_of_a_node())))
+                        again = _after_death(part)
+                        waiting += again
+                        if not again:
+                            yield Finished(part.start, part.stop, None, _reason(error))
                         continue
                     if outcome.differences:
                         raise InputError(
                             f"node {outcome.node} has another installation than this machine: {outcome.differences}"
                         )
                     self._nodes.add(outcome.node)
-                    self._tasks += 1
+                    self._done += 1
                     self._cpu_seconds += outcome.cpu_seconds
-                    yield Finished(number, outcome.result, printed=outcome.printed)
+                    yield Finished(part.start, part.stop, outcome.result, printed=outcome.printed)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def result(self, function: Callable[[Any], Any], task: Any, *, failure: str) -> Any:
-        """Return the result of one task, and print what it prints; see `results`."""
-        [result] = self.results(function, [task], failure=failure)
-        return result
-
-    def results(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, failure: str) -> list[Any]:
-        """Return the results of tasks in their order, after what they print.
+    def results(self, function: Callable[[Any], Any], items: Sequence[Any], *, failure: str) -> list[Any]:
+        """Return the result of the function for each item, in their order, after printing what it prints.
 
         Raises:
-            InputError: as `run` does, and `failure` with the reason for one whose process dies.
+            InputError: as `run` does, and `failure` with the reason if a process dies.
         """
-        finished = sorted(self.run(function, tasks), key=lambda done: done.number)
-        for done in finished:
+        results = []
+        for done in sorted(self.run(partial(_of_one, function), items), key=lambda done: done.start):
             if done.crash:
                 raise InputError(f"{failure}, each time {done.crash}")
             print(done.printed, end="")
-        return [done.result for done in finished]
+            results.append(done.result)
+        return results
 
     def summary(self) -> str:
         """Return what was done, in words: tasks, nodes, CPU time and repetitions."""
         nodes = f"{len(self._nodes)} node{'s' * (len(self._nodes) != 1)}"
         again = f", {self._repeated} repeated because a process or node died" if self._repeated else ""
         return (
-            f"ray: {self._tasks} tasks on {nodes}{again}; {self._cpu_seconds:.0f} CPU seconds in "
+            f"ray: {self._done} tasks on {nodes}{again}; {self._cpu_seconds:.0f} CPU seconds in "
             f"{time.monotonic() - self._start:.0f} s"
         )
 
 
-def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Outcome:
-    """Run a task on a node."""
+def _after_death(part: _Part) -> list[_Part]:
+    """Return the parts to do next after the process of one died; none after the last attempt of a single item."""
+    if part.deaths + 1 < _MOST_ATTEMPTS:
+        return [part._replace(deaths=part.deaths + 1)]
+    if part.stop - part.start == 1:
+        return []
+    middle = (part.start + part.stop) // 2
+    halves = part._replace(stop=middle), part._replace(start=middle)
+    return [half._replace(deaths=0 if half.stop - half.start == 1 else _MOST_ATTEMPTS - 1) for half in halves]
+
+
+def _of_one(function: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+    return function(items[0])
+
+
+def _run_part(origin: _Origin, function: Callable[[Any], Any], items: Any) -> _Outcome:
+    """Call the function on a node."""
     import ray
 
     if not ray.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
     if origin.backend is not None:
         os.environ[_BACKEND] = origin.backend
-    os.environ[CACHE_VARIABLE] = origin.cache  # where a task names a file of it
-    with contextlib.suppress(OSError):  # a node without it can do tasks with absolute paths
+    os.environ[CACHE_VARIABLE] = origin.cache  # where an item names a file of it
+    with contextlib.suppress(OSError):  # a node without it can do items with absolute paths
         os.chdir(origin.folder)
     found, node = installation(), platform.node()
     if found != origin.fingerprint:
@@ -257,7 +251,7 @@ def _run_task(origin: _Origin, function: Callable[[Any], Any], task: Any) -> _Ou
     start = time.process_time()
     printed = io.StringIO()
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(nothing):
-        result = function(task)
+        result = function(items)
     seconds = time.process_time() - start
     return _Outcome(ray.get_runtime_context().get_node_id(), result, seconds, printed.getvalue())
 
@@ -274,7 +268,7 @@ def _most_cores_of_a_node() -> int:
     return max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=1)
 
 
-def _error_of_task(error: Any) -> Exception:
+def _error_of_part(error: Any) -> Exception:
     """Return the exception that a task raised, or one line for a node without this program or room on its disk."""
     from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
