@@ -14,7 +14,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.exports.formats import export_formats
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.operations.inspect_model import inspect
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from efficientdet.options.next_images import NextImagesOptions
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs, remove_outputs

@@ -105,7 +105,7 @@ def test_broken_links_are_found(tmp_path, targets):
 @pytest.mark.parametrize(
     ("script", "files"),
     [
-        ("flag_reference.py", ["docs/reference/flags.md"]),
+        ("flag_reference.py", ["docs/reference/flags.md", "efficientdet/__init__.pyi"]),
         ("hyperparameter_reference.py", ["docs/reference/hyperparameters.md"]),
         ("architecture_figures.py", ["docs/images/packages.svg", "docs/images/data_path.svg"]),
     ],

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
+from program_support.claimed_outputs import MARKER, claim_folder, unpacked_archive
 from program_support.errors import InputError
-from program_support.marked_folders import MARKER, claim_folder, unpacked_archive
 
 
 def names(folder):
@@ -51,8 +51,7 @@ def test_a_folder_is_kept_until_the_archive_changes(tmp_path):
     [
         (lambda folder: (folder / "one").write_text("corrected"), "images/one: changed after"),
         (lambda folder: (folder / "one").unlink(), "images/one: removed after"),
-        (lambda folder: (folder / ".new").touch(), r"images/\.new: added after"),
-        (lambda folder: (folder / "new").symlink_to("one"), "images/new: added after"),
+        (lambda folder: (folder / "new").touch(), "images/new: added after"),
     ],
 )
 def test_an_unpacked_folder_that_was_changed_is_not_replaced(change, message, tmp_path):

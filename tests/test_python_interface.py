@@ -31,7 +31,7 @@ from dataset.conversion.formats.fiftyone import read_fiftyone
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
 from efficientdet.exports.model_card import files_to_publish
-from efficientdet.operations import settings
+from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import start as training_start
 from efficientdet.weights.hub_files import publish
@@ -134,26 +134,6 @@ def test_the_cost_of_a_checkpoint_has_its_multiply_adds(worked, tmp_path, monkey
     assert checkpoint["multiply-adds per image"] == multiply_adds(network)
     assert exported.keys() == {"milliseconds per image", "bytes"}
     assert f"{multiply_adds(network) / 1e9:.3g} G" in found.page.read_text()
-
-
-def test_a_training_is_repeated_from_its_provenance(worked, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", path_to_miniature(tmp_path))
-    model = worked[0] / "model"
-    assert efficientdet.verify(model).equal_weights
-    stored = json.loads((model / "provenance.json").read_text())
-    changed = {**stored, "options": {**stored["options"], "seed": 1}}
-    (tmp_path / "provenance.json").write_text(json.dumps(changed))
-    repeated = efficientdet.verify(tmp_path)
-    assert not repeated.equal_weights
-    low, high = stored["metrics"]["intervals"]["numbers"]["AP"]
-    assert repeated.is_verified == (low <= repeated.ap <= high)
-    changed["files"] = {"records": dict.fromkeys(stored["files"]["records"], "0" * 64)}
-    (tmp_path / "provenance.json").write_text(json.dumps(changed))
-    with pytest.raises(efficientdet.InputError, match=r"tfrecord: has changed since the training; .*provenance.json"):
-        efficientdet.verify(tmp_path)
-    (tmp_path / "provenance.json").unlink()
-    with pytest.raises(efficientdet.InputError, match="expected the provenance of a training"):
-        efficientdet.verify(tmp_path)
 
 
 def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
@@ -448,7 +428,7 @@ def test_the_notebook_of_the_quick_start(tmp_path):
 
 def test_text_for_a_switch_is_read_as_its_flag_would_be():
     def amp_of(text):
-        return settings.call(lambda options: options.amp, EvaluateOptions, "evaluate", amp=text)
+        return called(lambda options: options.amp, EvaluateOptions, "evaluate", amp=text)
 
     assert [amp_of(text) for text in ("false", "True", "0", False)] == [False, True, False, False]
     with pytest.raises(efficientdet.InputError, match=r"^amp=perhaps: expected true or false$"):

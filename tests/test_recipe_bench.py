@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
 from object_detection.coco.bootstrap import Samples, paired_differences

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from efficientdet.configuration.inference_runtimes import require_package, require_runtime
+from efficientdet.configuration.model_config import require_package, require_runtime
 from efficientdet.exports.export_format import ExportFormat
 from program_support.errors import InputError, nearest_name
 

@@ -11,15 +11,21 @@ from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
-from efficientdet.configuration.flag_definitions import program, typed_name
 from efficientdet.configuration.flag_paths import (
     existing_file,
+    program,
     required,
+    typed_name,
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.configuration.model_config import (
+    ModelConfig,
+    checked_overrides,
+    first_given,
+    model_config,
+    runtime_settings,
+)
 from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data

@@ -8,10 +8,14 @@ from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.configuration.flag_paths import existing_file, program, required, writable_folder
+from efficientdet.configuration.model_config import (
+    ModelConfig,
+    checked_overrides,
+    first_given,
+    model_config,
+    runtime_settings,
+)
 from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.export_format import ExportFormat

@@ -5,14 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
-from efficientdet.configuration.inference_runtimes import require_runtime
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, model_config, runtime_settings
+from efficientdet.configuration.flag_paths import existing_file, program, required, writable_file, writable_folder
+from efficientdet.configuration.model_config import (
+    ModelConfig,
+    checked_overrides,
+    model_config,
+    require_runtime,
+    runtime_settings,
+)
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
-from efficientdet.options.inspect import RANDOM_WEIGHTS, InspectOptions
+from efficientdet.options.export import RANDOM_WEIGHTS, InspectOptions
 from efficientdet.options.model import MOST_DRAWN
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError

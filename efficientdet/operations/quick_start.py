@@ -3,9 +3,8 @@
 from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.configuration.model_settings import checked_overrides
+from efficientdet.configuration.flag_paths import program, writable_folder
+from efficientdet.configuration.model_config import checked_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.registry import hyperparameters_of, model_names
