@@ -86,16 +86,6 @@ class InspectOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             f"({TRUSTED_ONLY})."
         ),
     ] = None
-    formats: Annotated[
-        tuple[str, ...], Help("--mode=export: formats of export.py to write to --output_dir, comma-separated: ")
-    ] = ()
-    output_dir: Annotated[
-        str | None, Help("--mode=export: output folder for --formats, artifacts.md and artifacts.json.")
-    ] = None
-    onnx_path: Annotated[
-        str | None,
-        Help("--mode=export: output file for the network as ONNX, from uint8 images to logits and box deltas."),
-    ] = None
     batch_size: Annotated[Count, Help("Batch size.")] = 1
     bm_runs: Annotated[Count, Help("--mode=benchmark: number of timed runs.")] = 100
     bm_warm_up_runs: Annotated[
