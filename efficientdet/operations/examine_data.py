@@ -1,6 +1,7 @@
 """The operation of doctor.py and of `efficientdet.examine`: turn options into a configuration and run it."""
 
 from pathlib import Path
+from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, records_of, writable_folder
@@ -21,17 +22,13 @@ def examine(options: ExamineOptions) -> ExaminationResult:
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     patterns = {"training": options.records, "validation": options.val_records} if options.records else {}
     hparams, fixed = _hyperparameters(options)
-    config = DataCheckConfig(
-        hparams=hparams,
-        fixed=fixed,
-        images=options.images,
-        annotations=options.annotations,
-        val_annotations=options.val_annotations,
-        records={name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
-        label_format=options.format,
-        images_read=options.images_read,
-        output_dir=writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
-    )
+    resolved: dict[str, Any] = {
+        "hparams": hparams,
+        "fixed": fixed,
+        "records": {name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
+        "output_dir": writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
+    }
+    config = DataCheckConfig(**{**vars(options), **resolved})
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
     files = [Path(config.output_dir, name) for name in (PAGE, NUMBERS)] if config.output_dir else []
