@@ -15,7 +15,7 @@ from program_support.file_patterns import paths_beginning_with
 
 
 def choose_images(options: NextImagesOptions) -> None:
-    """Choose images as the options state."""
+    """Copy the images to label next, with proposals of boxes."""
     folder = required(options.model, "model")
     if exported := format_of(folder):
         raise InputError(

@@ -17,7 +17,7 @@ from program_support.errors import InputError
 
 
 def compare(options: CompareOptions) -> ComparisonResult:
-    """Compare the detectors as the options state."""
+    """Return the differences of detectors from the first one on the same images."""
     if len(options.models) < 2:
         raise InputError(
             f"--models: expected two or more detectors, such as compare.py A B; found {len(options.models)}"

@@ -26,7 +26,7 @@ from program_support.errors import InputError
 
 
 def export(options: ExportOptions) -> ExportResult:
-    """Export as the options state."""
+    """Write the formats of a checkpoint, and return their files and their agreement with it."""
     overrides = checked_overrides(options)
     formats = checked_formats(options.formats)
     images = find_images(options.images, flag="images") if options.images else ()

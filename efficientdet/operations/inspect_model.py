@@ -21,7 +21,7 @@ from program_support.errors import InputError
 
 
 def inspect(options: InspectOptions) -> None:
-    """Run the mode that the options state."""
+    """Print, export or measure a model, or draw its detections into a video."""
     if options.mode == "infer":
         raise InputError(
             "--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that"

@@ -16,7 +16,7 @@ from program_support.errors import InputError
 
 
 def run_quickstart(options: QuickstartOptions) -> None:
-    """Run the quick start as the options state."""
+    """Check the options, then convert, train, evaluate and export."""
     if not options.images:
         raise InputError(
             "expected a folder or zip archive of labeled images: python quickstart.py photos.zip "

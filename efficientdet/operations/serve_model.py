@@ -28,7 +28,7 @@ _PACKAGES = {
 
 
 def serve_model(options: ServeOptions) -> None:
-    """Serve as the options state."""
+    """Open a detector and serve it over HTTP until a signal."""
     path, studio = _model_path(options), _studio(options)
     overrides = checked_overrides(options)
     runtime = runtime_settings(options)

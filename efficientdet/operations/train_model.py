@@ -27,7 +27,7 @@ from program_support.command_line import whole_numbers
 
 
 def train(options: TrainOptions) -> TrainingResult:
-    """Train as the options state.
+    """Return the files and measures of a training.
 
     Raises:
         InputError: an argument, the records or a checkpoint cannot be used.
