@@ -4,12 +4,14 @@ import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
-from object_detection.coco.bootstrap import Difference
-from object_detection.coco.miss_rate import MissRateThresholds
-from object_detection.coco.score_calibration import ScoreCalibration
+
+if TYPE_CHECKING:  # train.py starts without COCO evaluation
+    from object_detection.coco.bootstrap import Difference
+    from object_detection.coco.miss_rate import MissRateThresholds
+    from object_detection.coco.score_calibration import ScoreCalibration
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -134,8 +136,8 @@ class EvaluationResult(_Result):
     detections: int
     intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
-    miss_rate_thresholds: MissRateThresholds | None = field(repr=False)
-    score_calibration: ScoreCalibration | None = field(repr=False)
+    miss_rate_thresholds: "MissRateThresholds | None" = field(repr=False)
+    score_calibration: "ScoreCalibration | None" = field(repr=False)
     report: Path | None
     suspects: Path | None
 
@@ -173,7 +175,7 @@ class ComparisonResult(_Result):
     """
 
     numbers: dict[str, dict[str, float]]
-    differences: dict[str, dict[str, Difference]]
-    class_differences: dict[str, dict[str, dict[str, Difference]]] = field(repr=False)
+    differences: "dict[str, dict[str, Difference]]"
+    class_differences: "dict[str, dict[str, dict[str, Difference]]]" = field(repr=False)
     page: Path
     json: Path = field(repr=False)
