@@ -392,49 +392,40 @@ def test_warnings(monkeypatch, capsys):
         assert run_main(monkeypatch, capsys, words).err == ""
 
 
-JOB = ["--gpus=8", "--gpu_memory=40"]
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (["--gpus=0", "--gpu_memory=40"], "--gpus=0: expected at least 1"),
-        (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: expected one of 24, 32, 40, 80, 141"),
-        (["--gpu=8", "--gpu_memory=40"], "--gpus"),
-        ([*JOB, "--queue=Team A"], "--queue=Team A: expected lowercase letters"),
-        ([*JOB, "--image="], "--image=: expected a name such as"),
-        ([*JOB, "--epochs=0"], "--epochs=0: expected at least 1"),
-        ([*JOB, "--name=123"], "--name=123: expected lowercase letters, digits and hyphens, a letter first"),
-        ([*JOB, "--kind=pod"], "--kind"),
-        (
-            [*JOB, "--model=yolo"],
-            "--model=yolo: expected a train.py --model_name among efficientdet-.., retina",
-        ),
-        ([*JOB, "--", "lr=3"], "lr=3: expected a flag of train.py"),
-        (["--kind=data", "--proxy=proxy 3128"], "--proxy=proxy 3128: expected a URL"),
-        (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: expected lowercase letters"),
-        ([*JOB, "--engine=mpi"], "--engine"),
-        ([*JOB, "--engine=jax", "--gpus=12"], "--gpus=12: expected a multiple of --gpus_per_host=8"),
-        ([*JOB, "--engine=jax", "--gpus_per_host=0"], "--gpus_per_host=0: expected at least 1"),
-        ([*JOB, "--gpus_per_host=8"], "--gpus_per_host=8: expected --engine=jax"),
-        (
-            [*JOB, "--engine=jax", "--kind=mpijob"],
-            "--kind=mpijob: expected trainjob with --engine=jax",
-        ),
-        ([*JOB, "--workers=2"], "--workers=2: expected --kind=rayjob"),
-        ([*JOB, "--secret=bucket"], "--secret=bucket: expected --kind=rayjob"),
-        (["--kind=rayjob", "--", "ls"], "--kind=rayjob: expected --workers=N, the number of worker pods"),
-        (["--kind=rayjob", "--workers=0", "--", "ls"], "--workers=0: expected --workers=N"),
-        (["--kind=rayjob", "--workers=2"], "--kind=rayjob: expected a command after --, such as -- python infer.py"),
-        (["--kind=rayjob", "--workers=2", "--gpus=3", "--", "ls"], "--gpus=3: expected 0 or a multiple of --workers=2"),
-        (["--kind=rayjob", "--workers=2", "--gpus=-2", "--", "ls"], "--gpus=-2: expected at least 0"),
-        (["--kind=rayjob", "--workers=2", "--", "ls", "a\nb: c"], "'a\\nb: c': expected a word of the command"),
-        (["--kind=rayjob", "--workers=2", "--", "ls", "\u2028"], "'\\u2028': expected a word of the command"),
-    ],
+    rows(r"""
+--gpus=0 --gpu_memory=40 | --gpus=0: expected at least 1
+--gpus=8 --gpu_memory=41 | --gpu_memory=41: expected one of 24, 32, 40, 80, 141
+--gpu=8 --gpu_memory=40 | --gpus
+JOB '--queue=Team A' | --queue=Team A: expected lowercase letters
+JOB --image= | --image=: expected a name such as
+JOB --epochs=0 | --epochs=0: expected at least 1
+JOB --name=123 | --name=123: expected lowercase letters, digits and hyphens, a letter first
+JOB --kind=pod | --kind
+JOB --model=yolo | --model=yolo: expected a train.py --model_name among efficientdet-.., retina
+JOB -- lr=3 | lr=3: expected a flag of train.py
+--kind=data '--proxy=proxy 3128' | --proxy=proxy 3128: expected a URL
+--kind=volume '--storage_class=A b' | --storage_class=A b: expected lowercase letters
+JOB --engine=mpi | --engine
+JOB --engine=jax --gpus=12 | --gpus=12: expected a multiple of --gpus_per_host=8
+JOB --engine=jax --gpus_per_host=0 | --gpus_per_host=0: expected at least 1
+JOB --gpus_per_host=8 | --gpus_per_host=8: expected --engine=jax
+JOB --engine=jax --kind=mpijob | --kind=mpijob: expected trainjob with --engine=jax
+JOB --workers=2 | --workers=2: expected --kind=rayjob
+JOB --secret=bucket | --secret=bucket: expected --kind=rayjob
+--kind=rayjob -- ls | --kind=rayjob: expected --workers=N, the number of worker pods
+--kind=rayjob --workers=0 -- ls | --workers=0: expected --workers=N
+--kind=rayjob --workers=2 | --kind=rayjob: expected a command after --, such as -- python infer.py
+--kind=rayjob --workers=2 --gpus=3 -- ls | --gpus=3: expected 0 or a multiple of --workers=2
+--kind=rayjob --workers=2 --gpus=-2 -- ls | --gpus=-2: expected at least 0
+--kind=rayjob --workers=2 -- ls 'a\tb: c' | 'a\tb: c': expected a word of the command
+"""),
 )
 def test_mistakes(monkeypatch, capsys, flags, message):
+    words = shlex.split(flags.replace("JOB", "--gpus=8 --gpu_memory=40").replace(r"\t", "\t"))
     with pytest.raises(SystemExit) as exit_code:
-        run_main(monkeypatch, capsys, flags)
+        run_main(monkeypatch, capsys, words)
     out, err = capsys.readouterr()
     assert (exit_code.value.code, out) == (2, "")
     assert message in err.splitlines()[-1]
