@@ -97,7 +97,7 @@ def render(words: list[str]) -> str:
     _check(options, recipe, kind=kind)
     flags = f"--model={model} --kind={kind}"
     image = f"--image=REGISTRY/{DEFAULT_IMAGE}"
-    values = {"namespace": options.namespace, "image": options.image, "claim": options.claim}
+    values: dict[str, Any] = {"namespace": options.namespace, "image": options.image, "claim": options.claim}
     if kind == "volume":
         values |= {"storage_class": options.storage_class, "storage": recipe["storage"]}
         return _documents(kind, f"{flags} --storage_class=NAME", values)
