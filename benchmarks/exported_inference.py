@@ -20,11 +20,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.device import device_name
+from efficientdet.devices.device import device_name, versions
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import exported_network
 from efficientdet.inference.predictor import host_predictor
-from program_support.installation import versions
 from program_support.processor import available_cores
 
 TURN, PAUSE = 5, 0.05

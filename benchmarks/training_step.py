@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.devices.device import backend_name, device_name, peak_device_memory, peak_host_memory
+from efficientdet.devices.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
@@ -32,7 +32,6 @@ from efficientdet.optimization.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
-from program_support.installation import versions
 
 CLASSES = 90  # of random objects
 

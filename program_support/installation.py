@@ -9,21 +9,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent  # folder of the packages of this program
-_PACKAGES = (
-    "horovod",
-    "jax",
-    "jaxlib",
-    "keras",
-    "numpy",
-    "onnxruntime",
-    "opencv-python-headless",
-    "openvino",
-    "pillow",
-    "pycocotools",
-    "ray",
-    "simplejpeg",
-    "tensorflow",
-)
+# Packages whose version changes what is decoded, converted and detected
+_PACKAGES = ("keras", "numpy", "opencv-python-headless", "pillow", "pycocotools", "ray", "simplejpeg", "tensorflow")
 
 
 def project_version() -> str:
@@ -37,21 +24,17 @@ def project_version() -> str:
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of installed packages that affect results or speed, by name."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
 def installation() -> dict[str, str]:
-    """Return the versions that affect results, and a digest of this program, to compare them with other processes'."""
-    return dict.fromkeys(_PACKAGES, "none") | versions() | {"program": program_digest()}
+    """Return the versions that determine results: Python's, those of packages, and a digest of this program."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "none"
+    return versions | {"program": program_digest()}
 
 
-@functools.cache
 def program_digest() -> str:
     """Return a digest of this program's source files."""
     digest = hashlib.sha256()

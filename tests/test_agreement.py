@@ -94,8 +94,8 @@ def test_paths_on_a_machine_may_differ():
 
 
 def test_another_version_of_the_code_is_named(monkeypatch):
-    versions = iter([{"jax": "1"}, {"jax": "2"}] * 2)
-    monkeypatch.setattr(agreement, "installation", lambda: next(versions))
+    versions = iter([{"the version of jax": "1"}, {"the version of jax": "2"}] * 2)
+    monkeypatch.setattr(agreement, "_code_version", lambda: next(versions))
     with pytest.raises(InputError, match=r"the version of jax \(process 0: 1, process 1: 2\)"):
         agree((training(), None), (training(), None))
 

@@ -97,6 +97,9 @@ def test_the_data_check_reads_them(tmp_path):
     config = DataCheckConfig(
         hparams=hyperparameters_of("efficientdet-d0", {}),
         records=records,
+        images=None,
+        annotations=None,
+        val_annotations=None,
         output_dir=str(tmp_path),
     )
     splits = read_splits(config)

@@ -23,6 +23,7 @@ from efficientdet.devices.device import (
     peak_host_memory,
     to_device,
     trace,
+    versions,
 )
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
@@ -32,7 +33,6 @@ from efficientdet.inference.runtimes import Predictor
 from efficientdet.options.export import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
-from program_support.installation import versions
 from program_support.processor import processor_name
 
 if TYPE_CHECKING:

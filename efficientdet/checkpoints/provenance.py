@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from efficientdet.devices.device import device_name
+from efficientdet.devices.device import device_name, versions
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.file_patterns import paths_beginning_with
-from program_support.installation import project_version, versions
+from program_support.installation import project_version
 
 FILE_NAME = "provenance.json"
 _ROOT = Path(__file__).resolve().parents[2]

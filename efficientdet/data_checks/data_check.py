@@ -4,15 +4,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import recognize
+from dataset.files.file_kinds import LABEL_FORMATS
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.options.quickstart import ExamineOptions
-from program_support.checked_fields import checked
+from program_support.checked_fields import Count, checked, one_of
 from program_support.progress import Progress
 
 if TYPE_CHECKING:
@@ -20,15 +20,24 @@ if TYPE_CHECKING:
 
 
 @checked
-class DataCheckConfig(ExamineOptions):
-    """Options of a data check with resolved hyperparameters and records.
+class DataCheckConfig:
+    """Configuration of a data check: records, or images with labels.
 
-    records: "training" and, if given, "validation": paths of TFRecords. Empty: `images` with their labels.
+    records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
+    `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits
+    them).
+    images_read: how many images of each split are decoded. output_dir: for doctor.html and doctor.json, None: neither.
     """
 
-    hparams: Hyperparameters  # type: ignore[assignment]  # resolved
+    hparams: Hyperparameters
     fixed: frozenset[str] = frozenset()  # hyperparameters for which no other values are suggested
-    records: Mapping[str, tuple[str, ...]]  # type: ignore[assignment]  # resolved
+    records: Mapping[str, tuple[str, ...]]
+    images: str | None
+    annotations: str | None
+    val_annotations: str | None
+    label_format: Annotated[str, one_of("auto", *LABEL_FORMATS), "format"] = "auto"
+    images_read: Count = 2000
+    output_dir: str | None
 
 
 def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
@@ -92,7 +101,7 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     images.report_unread()
 
     def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognize(path, label_format=config.format)
+        labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
         output_folder = config.output_dir or tempfile.gettempdir()
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=output_folder)

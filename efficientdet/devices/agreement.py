@@ -2,7 +2,8 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Collection
+import importlib.metadata
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from dataset.records.record_index import RecordIndex
 from efficientdet.devices.distributed import World
 from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
-from program_support.installation import installation
+from program_support.installation import program_digest
 
+_LIBRARIES = ("tensorflow", "keras", "numpy", "jax", "horovod")
 _SHOWN_SETTINGS, _SHOWN_CHARACTERS = 4, 60
 
 
@@ -30,8 +32,7 @@ def require_agreement(
     """
     if world.size == 1:
         return
-    settings = {f"the version of {name}": version for name, version in installation().items()}
-    settings |= _fields(config, rank_fields)
+    settings = {**_code_version(), **_fields(config, rank_fields)}
     if index is not None:
         settings["records"] = f"{len(index)} in {len(index.paths)} files, {_digest_of_index(index)}"
     gathered = world.gather(settings)
@@ -65,6 +66,17 @@ def _fields(config: Any, rank_fields: Collection[str]) -> dict[str, str]:
         else:
             settings[f"--{field.name}"] = canonical_json(value)
     return settings
+
+
+def _code_version() -> Mapping[str, str]:
+    """Return a digest of the program's source files, and the versions of libraries."""
+    versions = {}
+    for library in _LIBRARIES:
+        try:
+            versions[f"the version of {library}"] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"the code of this program": program_digest(), **versions}
 
 
 def _digest_of_index(index: RecordIndex) -> str:

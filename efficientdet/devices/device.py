@@ -5,11 +5,13 @@ Only the backend in use is imported.
 
 import ctypes
 import os
+import platform
 import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +22,8 @@ from keras import ops
 from program_support.processor import processor_name
 
 Batch = TypeVar("Batch")
+
+_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
 
 def backend_name() -> str:
@@ -205,6 +209,17 @@ def _total_cuda_memory(ordinal: int) -> int | None:
         or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     )
     return None if failed else total.value
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of installed packages that affect performance, by name."""
+    by_package = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            by_package[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return by_package
 
 
 def _is_jax() -> bool:

@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 
-from program_support.errors import silenced_stderr
+from program_support.silenced_stderr import silenced_stderr
 
 # Constants of glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8

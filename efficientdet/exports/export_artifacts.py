@@ -13,7 +13,7 @@ from efficientdet.checkpoints.provenance import (
     write_provenance,
 )
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.device import device_name
+from efficientdet.devices.device import device_name, versions
 from efficientdet.exports.agreement import SAME_OBJECT_IOU
 from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
 from efficientdet.exports.artifact_table import TABLE_FILES, Artifact, ArtifactTable
@@ -26,7 +26,6 @@ from efficientdet.onnx_translation.calibration import CalibrationImages, calibra
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
-from program_support.installation import versions
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
 _LEAST_AGREEMENT = 0.98

@@ -1,7 +1,6 @@
 """The operation of doctor.py and of `efficientdet.examine`: turn options into a configuration and run it."""
 
 from pathlib import Path
-from typing import Any
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, records_of, writable_folder
@@ -11,7 +10,7 @@ from efficientdet.data_checks.data_check import DataCheckConfig, check_data, rea
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.operations.results import ExaminationResult
-from efficientdet.options.quickstart import ExamineOptions
+from efficientdet.options.doctor import ExamineOptions
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
@@ -22,13 +21,17 @@ def examine(options: ExamineOptions) -> ExaminationResult:
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     patterns = {"training": options.records, "validation": options.val_records} if options.records else {}
     hparams, fixed = _hyperparameters(options)
-    resolved: dict[str, Any] = {
-        "hparams": hparams,
-        "fixed": fixed,
-        "records": {name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
-        "output_dir": writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
-    }
-    config = DataCheckConfig(**{**vars(options), **resolved})
+    config = DataCheckConfig(
+        hparams=hparams,
+        fixed=fixed,
+        images=options.images,
+        annotations=options.annotations,
+        val_annotations=options.val_annotations,
+        records={name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
+        label_format=options.format,
+        images_read=options.images_read,
+        output_dir=writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
+    )
     splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
     files = [Path(config.output_dir, name) for name in (PAGE, NUMBERS)] if config.output_dir else []

@@ -35,10 +35,10 @@ from efficientdet.operations import (
     results,
     train_model,
 )
+from efficientdet.options.doctor import ExamineOptions
 from efficientdet.options.evaluate import CompareOptions, EvaluateOptions
 from efficientdet.options.export import ExportOptions
 from efficientdet.options.infer import InferOptions
-from efficientdet.options.quickstart import ExamineOptions
 from efficientdet.options.removed_flags import ALIASES, GONE
 from efficientdet.options.train import TrainOptions
 from program_support.checked_fields import Config, field_types, help_of, plain_types

@@ -5,8 +5,8 @@ from typing import Annotated
 from dataset.conversion.conversion_options import FoldCount, GroupBy
 from dataset.files.file_kinds import LABEL_FORMATS
 from efficientdet.families.registry import model_names
-from efficientdet.options.model import Formats, Labels, ModelOptions
-from program_support.checked_fields import Count, Help, Share, at_least, between, checked, one_of
+from efficientdet.options.model import Formats, Labels
+from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
 
 NO_WEIGHTS = "none"
 QUICKSTART_MODEL = "efficientdet-lite0"  # docs/measurements/accuracy.md
@@ -72,37 +72,3 @@ class QuickstartOptions:
     hparams: Annotated[str, Help("Hyperparameters that override the chosen ones: comma-separated key=value items.")] = (
         ""
     )
-
-
-@checked
-class ExamineOptions(ModelOptions):
-    """All options of a data check."""
-
-    records: Annotated[str | None, Help("Glob pattern of the training TFRecords.")] = None
-    val_records: Annotated[str | None, Help("Glob pattern of the validation TFRecords.")] = None
-    images: Annotated[str | None, Help("Folder of labeled images, instead of --records.")] = None
-    annotations: Labels = None
-    format: Annotated[
-        str, one_of("auto", *LABEL_FORMATS), Help("Format of the labels. Default: detected from the content.")
-    ] = "auto"
-    val_annotations: Annotated[
-        str | None, Help("File or folder of the validation labels, if --annotations has no validation split.")
-    ] = None
-    images_read: Annotated[
-        Count,
-        Help("Number of images to decode per split, evenly spaced. The boxes of all images are counted."),
-    ] = 2000
-    image_size: Annotated[
-        str | None,
-        Help("Input size of the network in pixels: the side of a square, or WIDTHxHEIGHT. Default: the model's."),
-    ] = None
-    pretrained_ckpt: Annotated[
-        str | None,
-        Help(
-            "Checkpoint or published weights that the training will start from: anchors and normalization are those of "
-            "its weights, and no others are suggested."
-        ),
-    ] = None
-    output_dir: Annotated[
-        str | None, Help("Output folder for doctor.html and doctor.json. Default: only the findings are printed.")
-    ] = None

@@ -15,8 +15,9 @@ from efficientdet.exports.exported_file import ExportedFile, detect_with_postpro
 from efficientdet.exports.metadata import NAMES, POSTPROCESSING, postprocessing_file
 from efficientdet.inference.runtimes import ModelContent, Network, copied
 from efficientdet.onnx_translation.calibration import CalibrationImages
-from program_support.errors import InputError, silenced_stderr
+from program_support.errors import InputError
 from program_support.processor import available_cores
+from program_support.silenced_stderr import silenced_stderr
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
