@@ -48,6 +48,6 @@ def on_post_build(*, config) -> None:
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     for page in config.extra["pages"]:
         paragraphs = re.split(r"\n{2,}", page.markdown)
-        first = next((text for text in paragraphs if re.match(r"[A-Za-z`*]", text)), "").replace("\n", " ")
-        lines.append(f"- [{page.title}]({page.canonical_url or page.url}): {first}")
+        first = next((text for text in paragraphs if re.match(r"(?!```)[A-Za-z`*]", text)), "").replace("\n", " ")
+        lines.append(f"- [{page.title}]({page.canonical_url or page.url or '.'}): {first}")
     Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
