@@ -126,7 +126,7 @@ class Progress:
         self._values |= {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in values.items()}
 
     def line(self) -> str:
-        """Return a line such as `train: epoch 3/20 step 120/600 loss 1.23 12.3 images/s ETA 01:23`."""
+        """Return a line such as `train: epoch 3/20 step 120/600 loss 1.23 12.3 images/s ETA 1:23`."""
         return " ".join(filter(None, self._state_and_remaining()))
 
     def _state_and_remaining(self) -> tuple[str, str]:
@@ -163,5 +163,5 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Return minutes and seconds, with hours if there are any: 01:23, 2:00:05."""
-    return str(datetime.timedelta(seconds=round(seconds))).removeprefix("0:")
+    """Return minutes and seconds, with hours if there are any: 1:23, 2:00:05."""
+    return str(datetime.timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
