@@ -46,9 +46,9 @@ from dataset.conversion.sharding.shards import check_annotations, value_range_of
 from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
 from program_support import command_line
+from program_support.command_line import define_flags_of, options_of_flags
 from program_support.engines import LOCAL, connected
 from program_support.errors import InputError
-from program_support.field_flags import define_flags_of, options_of_flags
 from program_support.remote_addresses import is_remote, storage
 
 _Result = TypeVar("_Result")

@@ -120,7 +120,7 @@ KNOWN_IN = {
     "absl": {
         "dataset.*",
         "program_support.*",
-        "efficientdet.configuration.flag_definitions",
+        "efficientdet.configuration.flag_paths",
     },
     "fsspec": {"efficientdet.plugins.cluster.remote_files"},
     "rasterio": {"dataset.files.image_windows"},
