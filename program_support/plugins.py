@@ -9,6 +9,12 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.loggers": {
+        "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
+        "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",
+        "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
+    },
+    "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
 }
 
 

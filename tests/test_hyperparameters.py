@@ -387,8 +387,6 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "first_lr_drop_epoch": [0.0, 251.0, NAN],
     "second_lr_drop_epoch": [0.0, 199.0, NAN],
     "lr_drop_factor": [0.0, NAN],
-    "lr_patience": [0],
-    "flat_share": [-0.1, 1.0, NAN],
     "momentum": [-0.1, 1.0, 2.0, NAN],
     "bias_rate_factor": [0.0, -1.0, NAN],
     "lr_warmup_least_steps": [-1],

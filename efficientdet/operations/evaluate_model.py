@@ -20,7 +20,7 @@ from efficientdet.configuration.flag_paths import (
 )
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
-from efficientdet.devices.launchers import require_one_process
+from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of

@@ -12,7 +12,7 @@ from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
-from efficientdet.devices.launchers import require_one_process
+from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats, format_of

@@ -51,6 +51,7 @@ GONE = {
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
+        "on_nan": Gone("a NaN or infinite loss ends a training; the command resumes, with a lower --lr", ("stop",)),
         "profile": Gone(
             "the log has the seconds of each part of a training; inspector.py --trace_filename=FOLDER writes a "
             "trace of inference",
