@@ -187,7 +187,6 @@ class Training:
             steps_per_epoch=run.steps_per_epoch,
             done=run.state.step,
             silent=not run.world.is_first,
-            first_counts=False,
         ) as bar:
             while True:
                 epoch = progress.unfinished_epoch
