@@ -131,7 +131,11 @@ def test_labeled_images_are_compared_as_records_are(drawn, tmp_path, capsys):
     ("change", "flags", "message"),
     [
         (lambda found: [{**entry, "image_id": 987654} for entry in found], {}, "of images that the data does not have"),
-        (lambda found: [{**entry, "category_id": 77} for entry in found], {}, "category ids that the data does not"),
+        (
+            lambda found: [{**entry, "category_id": 77} for entry in found],
+            {},
+            "detection 0 has category id 77",
+        ),
         (lambda found: found, {"eval_samples": 1}, "needs at least two images, since one has no spread; found 1"),
         (
             lambda found: found,

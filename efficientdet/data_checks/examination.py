@@ -1,6 +1,7 @@
 """Examination of a data set: findings, suggested settings, and the statistics behind both."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 
 from dataset.conversion.image_statistics import measure_images
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
+from efficientdet.data_checks.anchor_search import input_findings
+from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.image_checks import (
     Statistics,
     alike_image_findings,
@@ -17,10 +19,8 @@ from efficientdet.data_checks.image_checks import (
     image_findings,
     split_findings,
 )
-from efficientdet.data_checks.input_checks import input_findings
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
-from efficientdet.data_checks.suspicion import suspicions
 from efficientdet.data_checks.tile_checks import tile_findings
 from efficientdet.families.hyperparameters import Hyperparameters
 
@@ -57,18 +57,15 @@ class Examination:
     @property
     def warnings(self) -> list[Finding]:
         """The findings that reduce accuracy or speed."""
-        return [finding for finding in self.findings if finding.level == WARNING]
+        return [finding for finding in self.findings if finding.is_warning]
 
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
     """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
     found = input_findings(InputView.of(images, hparams), fixed=fixed)
     findings = [*found, *tile_findings(images, hparams), *label_findings(images, hparams)]
-    return _sorted([_without_settings(finding, fixed) for finding in findings])
-
-
-def _without_settings(finding: Finding, fixed: Collection[str]) -> Finding:
-    return replace(finding, settings={key: value for key, value in finding.settings.items() if key not in fixed})
+    kept = ({key: value for key, value in one.settings.items() if key not in fixed} for one in findings)
+    return _sorted([replace(one, settings=settings) for one, settings in zip(findings, kept, strict=True)])
 
 
 def examine(
@@ -87,31 +84,30 @@ def examine(
     statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in splits.values()]
     pairs = alike_images(list(splits.values()), statistics)
     training, *others = splits.values()
-    findings = [*quick_findings(training, hparams, fixed=fixed), *alike_image_findings(list(splits.values()), pairs)]
+    common = [*alike_image_findings(list(splits.values()), pairs)]
     for other in others:
-        findings += split_findings(training, other)
-    examined = []
-    for number, (name, images) in enumerate(splits.items()):
-        split = list(image_findings(images, statistics[number]))
-        if number:
-            split += label_findings(images, hparams, trains=False)
-        findings += [_with_split_name(finding, name if len(splits) > 1 and number else "") for finding in split]
-        view = InputView.of(images, hparams)
-        scaled = view.scaled / np.maximum(view.images.sizes, 1)
-        sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
-        alike = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
-        examined.append(
-            Split(
-                name=name,
-                images=images,
-                statistics=statistics[number],
-                suspicious=suspicions(
-                    images, statistics[number], input_sides=sides, alike=alike, slots=hparams.max_instances_per_image
-                ),
-            )
+        common += split_findings(training, other)
+    findings, examined = common, []
+    for number, ((name, images), measured) in enumerate(zip(splits.items(), statistics, strict=True)):
+        labels = (
+            label_findings(images, hparams, trains=False) if number else quick_findings(images, hparams, fixed=fixed)
         )
-    findings, view = _sorted(findings), InputView.of(training, hparams)
-    return Examination(hparams=hparams, view=view, splits=examined, findings=findings)
+        of_split = [*labels, *image_findings(images, measured)]
+        alike = [images.names[place] for pair in pairs for split, place in pair[:2] if split == number]
+        reasons = defaultdict(list)
+        for finding in of_split:
+            for image in finding.images:
+                reasons[image].append(finding.about)
+        for image in alike:
+            reasons[image].append("may be a near-duplicate")
+        suspicious = [(place, reasons[image]) for place, image in enumerate(images.names) if image in reasons]
+        suspicious.sort(key=lambda one: -len(one[1]))
+        examined.append(Split(name=name, images=images, statistics=measured, suspicious=suspicious))
+        if number:
+            of_split = [replace(finding, line=f"{name}: {finding.line}", settings={}) for finding in of_split]
+        findings = findings + of_split
+    view = InputView.of(training, hparams)
+    return Examination(hparams=hparams, view=view, splits=examined, findings=_sorted(findings))
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
@@ -140,21 +136,18 @@ def numbers(examination: Examination) -> dict[str, Any]:
 
 def class_rows(view: InputView) -> list[dict[str, Any]]:
     """Return for each class its objects, images, median size at the input, and the share without an anchor."""
-    images, rows = view.images, []
-    with_it = images.images_with()
-    for number, name in enumerate(images.class_names.names):
+    images, rows = view.images.images_with(), []
+    for number, name in enumerate(view.images.class_names.names):
         mine = view.classes == number
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
-        rows.append(
-            {
-                "name": name,
-                "objects": int(mine.sum()),
-                "images": int(with_it[number]),
-                "median_size": float(np.median(view.sides[mine])) if mine.any() else None,
-                "unmatched": unmatched,
-            }
-        )
+        size = float(np.median(view.sides[mine])) if mine.any() else None
+        row = {"name": name, "objects": int(mine.sum()), "images": int(images[number]), "median_size": size}
+        rows.append({**row, "unmatched": _unmatched(view, mine)})
     return rows
+
+
+def _unmatched(view: InputView, objects: np.ndarray) -> float | None:
+    """Return the share of objects, a mask [M], without an anchor; None if there are no objects or no anchors."""
+    return float(view.unmatched[objects].mean()) if objects.any() and view.has_anchors else None
 
 
 def ratios(view: InputView) -> np.ndarray:
@@ -168,13 +161,12 @@ def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> l
     rows = []
     for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
-        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
+        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": _unmatched(view, mine)})
     return rows
 
 
 def _split_numbers(split: Split) -> dict[str, Any]:
-    images, statistics = split.images, [measured for measured in split.statistics.values() if measured is not None]
+    images, brightness = split.images, [measured.brightness for measured in split.statistics.values() if measured]
     sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:10]
     return {
@@ -189,29 +181,15 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "common_sizes": [
             {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
         ],
-        "brightness": _quartiles([measured.brightness for measured in statistics]),
+        "brightness": np.percentile(brightness, [0, 25, 50, 75, 100]).round(1).tolist() if brightness else [],
         "suspicious": [
             {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
         ],
     }
 
 
-def _quartiles(values: Sequence[float]) -> list[float]:
-    """Return minimum, quartiles and maximum; empty without values."""
-    return np.percentile(values, [0, 25, 50, 75, 100]).round(1).tolist() if values else []
-
-
-def _with_split_name(finding: Finding, name: str) -> Finding:
-    return Finding(
-        about=finding.about,
-        level=finding.level,
-        images=finding.images,
-        line=f"{name}: {finding.line}" if name else finding.line,
-    )
-
-
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: (WARNING, NOTE).index(finding.level))
+    return sorted(findings, key=lambda finding: not finding.is_warning)
 
 
 def _sample(count: int, most: int) -> np.ndarray:

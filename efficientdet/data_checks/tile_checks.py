@@ -9,7 +9,7 @@ import numpy as np
 from dataset.input.labeled_tiles import larger_than_a_tile, tile_counts
 from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
+from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 
@@ -64,11 +64,11 @@ def tile_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[F
         if large > _FEW * len(images.boxes) and not tiling.whole:
             height, width = tiling.size
             yield Finding(
-                about="tiles",
-                level=WARNING,
-                settings={"tile_whole": True},
-                line=f"{large} of {len(images.boxes)} objects are larger than a tile of {width}x{height} pixels, so "
+                "tiles",
+                True,
+                f"{large} of {len(images.boxes)} objects are larger than a tile of {width}x{height} pixels, so "
                 "that no tile shows them completely; tile_whole=True also shows the complete images",
+                settings={"tile_whole": True},
             )
         return
     side, tile = of_smallest_class(images, object_sides(images)), suggested_tile(images)
@@ -79,9 +79,9 @@ def tile_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[F
     in_tiles = InputView.of(images, with_overrides(hparams, settings))
     tiles, (height, width) = typical_tile_count(images, settings), view.size
     yield Finding(
-        about="tiles",
-        level=NOTE,
-        line=f"the median object of the smallest class has {side * view.scale:.0f} pixels in an input of "
+        "tiles",
+        False,
+        f"the median object of the smallest class has {side * view.scale:.0f} pixels in an input of "
         f"{width}x{height}, and {side * in_tiles.scale:.0f} with {as_hparams(settings)}, which trains and detects in "
         f"tiles of the images; detection in the {tiles} tiles of an image takes about {tiles} times as long",
     )

@@ -4,9 +4,8 @@ A task is a range of consecutive records that fills whole batches, so its batche
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataset.class_names import ClassNames
@@ -17,7 +16,6 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
-from program_support.fatal_inputs import fatal_inputs
 from program_support.progress import Progress
 from program_support.ray_tasks import RayCluster
 from program_support.remote_files import copy_missing
@@ -77,20 +75,16 @@ class RecordTasks:
             for done in self._cluster.run(_detect, [replace(self._task, index=part) for part in parts]):
                 part = parts[done.number]
                 if done.crash:
-                    raise self._damage(part, done.crash)
+                    where = (
+                        f"{part.path(0)}: no detection is possible in the {len(part)} records from byte {part.start(0)}"
+                    )
+                    raise InputError(f"{where}: each time {done.crash}")
                 results[done.number] = done.result
                 progress.advance(len(part), images=len(part))
         everything = CocoResults()
         for number in range(len(parts)):
             everything.add_rows(results[number])
         return everything.rows()
-
-    def _damage(self, part: RecordIndex, crash: str) -> InputError:
-        """Return the error for records whose detection ends every process: of the first such record, if any alone."""
-        records = [part.part(number, number + 1) for number in range(len(part))]
-        number = next(iter(fatal_inputs(self._cluster, partial(_detect_each, self._task), records)), None)
-        which = f"the record at byte {part.start(number)}" if number is not None else f"{len(part)} records together"
-        return InputError(f"{part.path(number or 0)}: no detection is possible in {which}: each time {crash}")
 
 
 def _load_model(task: RecordTask) -> ModelFacts:
@@ -111,11 +105,6 @@ def _detect(task: RecordTask) -> DetectionRows:
         class_names=model.restored.class_names,
         masks_in_whole_pixels=model.restored.hparams.masks_in_whole_pixels,
     )
-
-
-def _detect_each(task: RecordTask, records: Sequence[RecordIndex]) -> None:
-    for index in records:
-        _detect(replace(task, index=index))
 
 
 @lru_cache(1)

@@ -17,7 +17,6 @@ from efficientdet.checkpoints.provenance import checksums, code_version, machine
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.evaluation.data_set_evaluator import write_measures
-from efficientdet.reports.coco_metrics import csv_line
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
@@ -158,7 +157,7 @@ class Reporter(Listener):
             # Those of the last epoch too, which a repeated command may report together with its intervals
             measures = replace(evaluation.measures, intervals={})
             write_measures(self._folder / f"metrics-{epoch}.json", measures)
-        run.journal.print(csv_line(epoch, evaluation.measures.numbers))
+        run.journal.print(evaluation.measures.csv_line(epoch))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
     @_only_warns
