@@ -91,7 +91,7 @@ def test_nothing_to_measure_has_no_interval(drawn):
     assert evaluator.evaluate(rows, resamples=20).intervals == {}  # a single image has no spread
 
 
-SETS, SET_IMAGES = 400, 30
+SETS, SET_IMAGES = 200, 30
 
 
 def simulated(random, skills):

@@ -18,12 +18,10 @@ from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.data_checks.anchor_search import anchor_match, smallest_usable_size
+from efficientdet.data_checks.anchor_search import smallest_usable_size
 from efficientdet.data_checks.check_report import write_page
-from efficientdet.data_checks.examination import examine, numbers, quick_findings
+from efficientdet.data_checks.examination import alike_images, examine, numbers, quick_findings
 from efficientdet.data_checks.findings import Finding, as_hparams
-from efficientdet.data_checks.image_checks import alike_images
 from efficientdet.data_checks.input_view import InputView, best_overlaps
 from efficientdet.data_checks.label_checks import duplicate_boxes
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
@@ -95,7 +93,7 @@ def few_labeled():
 REFUSED = [f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)]
 MANY = [(place, place, place + 40, place + 50) for place in range(1, 70, 7)]
 WIDE = replace(healthy(size=(96, 128)), boxes=np.clip(healthy(size=(96, 128)).boxes, 0, 96))
-UNMATCHED = "; no anchors, jitter or input size of efficientdet-d0 reduces this by much"
+UNMATCHED = "; no anchors or jitter of efficientdet-d0 reduce this by much; a larger image_size, or tiles of the images"
 
 
 @pytest.mark.parametrize(
@@ -152,12 +150,6 @@ def test_findings_of_labels(images, changes, about, level, words, settings):
 )
 def test_no_finding(images, changes, about):
     assert about not in [one.about for one in quick_findings(images, HPARAMS.overridden(changes))]
-
-
-def test_tiles_where_a_family_has_one_size():
-    line = found(tiny_objects(30), "anchors", hyperparameters_of("ssd300-resnet34", {})).line
-    assert "image_size=" not in line
-    assert "; tiles of the images by tile_size=" in line
 
 
 def test_classes_without_a_usable_object():
@@ -243,36 +235,23 @@ def test_less_jitter_where_training_shows_objects_too_small():
     assert [*fixed] == ["anchor_scale"]
 
 
-def test_a_warning_also_where_no_anchors_match():
-    """The worse the match, the more is said: at 128x96 no anchors, jitter or levels help."""
-    lines = {}
-    for size in ("128x96", "512x288"):
-        hparams = hyperparameters_of("efficientdet-d0", {"image_size": size})
-        finding = found(tiny_objects(45), "anchors", hparams)
-        assert finding.level == WARNING
-        lines[size], settings = finding.line, finding.settings
-    assert lines["128x96"].startswith(
-        "100% of the objects, at training scales, have an IoU below 0.5 with every anchor"
-    )
-    assert "the median object 4 in an input of 128x96" in lines["128x96"]
-    larger = re.search(r"; (image_size=(\d+)x\d+\S*) would reduce it to \d+%, with \S+ times the comp", lines["128x96"])
-    assert re.search(r"; tiles of the images by tile_size=\d+x\d+ with .* would reduce it to \d+%", lines["128x96"])
-    view = InputView(images=tiny_objects(45), hparams=HPARAMS).after(**parse_overrides(larger[1].replace("reduce", "")))
-    assert view.unmatched_in_training.mean() < 0.2
-    assert 384 <= int(larger[2]) <= 768
-    assert settings["jitter_min"] == 0.8  # together with other anchors, although either alone changes little
-
-
 def test_fixed_anchors_are_kept():
     hparams, fixed = hyperparameters_of("efficientdet-d0", {"image_size": "512x288"}), {"anchor_scale", "aspect_ratios"}
-    assert anchor_match(tiny_objects(45), hparams).settings.keys() >= {"anchor_scale", "jitter_min"}
-    assert not anchor_match(tiny_objects(45), hparams, fixed=fixed).settings.keys() & fixed
+    [settings, kept] = [
+        one.settings
+        for names in ((), fixed)
+        for one in quick_findings(tiny_objects(45), hparams, fixed=names)
+        if one.about == "anchors"
+    ]
+    assert settings.keys() >= {"anchor_scale", "jitter_min"}
+    assert settings["jitter_min"] == 0.8  # together with other anchors, although either alone changes little
+    assert not kept.keys() & fixed
 
 
 def test_the_smallest_size_at_which_most_objects_match():
     images, hparams = tiny_objects(45), hyperparameters_of("efficientdet-d0", {})
     sizes = [f"{side}x{side // 2}" for side in (192, 320, 576)]
-    usable = [anchor_match(images, hparams.overridden({"image_size": size})).is_usable for size in sizes]
+    usable = [smallest_usable_size(images, hparams, [size]) == size for size in sizes]
     assert usable == sorted(usable)
     assert smallest_usable_size(images, hparams, sizes) == sizes[usable.index(True)]
     assert smallest_usable_size(images, hparams, sizes[: usable.index(True)]) is None
@@ -439,46 +418,33 @@ def test_labels_of_any_format(tmp_path, monkeypatch):
     assert "page" not in str(result)
 
 
-def test_records_tell_what_their_conversion_refused(tmp_path):
+def test_records_tell_what_their_conversion_refused(tmp_path, capsys):
     """Also of images that were dropped for it: their boxes are in no record."""
     for number in range(4):
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)).save(
-            tmp_path / f"{number}.png"
-        )
+        Image.new("RGB", (64, 48), (40 * number, 90, 9)).save(tmp_path / f"{number}.png")
     boxes = [(0, [1, 1, 30, 30]), (1, [2, 2, 30, 30]), (2, [99, 0, 5, 5]), (3, [9, 9, 30, 30]), (3, [9, 50, 30, 30])]
-    (tmp_path / "a.json").write_text(
-        json.dumps(
-            {
-                "images": [
-                    {"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)
-                ],
-                "categories": [{"id": 1, "name": "cell"}],
-                "annotations": [
-                    {"id": number, "image_id": image, "category_id": 1, "bbox": box}
-                    for number, (image, box) in enumerate(boxes, start=1)
-                ],
-            }
-        )
+    content = {
+        "images": [{"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)],
+        "categories": [{"id": 1, "name": "cell"}],
+        "annotations": [
+            {"id": number, "image_id": image, "category_id": 1, "bbox": box}
+            for number, (image, box) in enumerate(boxes, start=1)
+        ],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    config = ConversionConfig(
+        image_folder=str(tmp_path),
+        output_prefix=str(tmp_path / "train"),
+        num_shards=2,
+        processes=1,
+        max_bad_fraction=0.5,
     )
-    convert(
-        read_coco(object_annotations_file=str(tmp_path / "a.json")),
-        ConversionConfig(
-            image_folder=str(tmp_path),
-            output_prefix=str(tmp_path / "train"),
-            num_shards=2,
-            processes=1,
-            max_bad_fraction=0.5,
-        ),
-    )
-    ended = doctor(f"--records={tmp_path}/train-*", f"--output_dir={tmp_path}/out", "--image_size=128")
-    assert ended.returncode == 0, ended.stderr
-    assert (
-        "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out"
-        in ended.stdout
-    )
-    assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
-    page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
-    assert "3.png: box [9, 50, 30, 30]" in page
+    convert(read_coco(object_annotations_file=str(tmp_path / "a.json")), config)
+    efficientdet.examine(tmp_path / "train-*", output_dir=tmp_path / "out", image_size=128)
+    printed = capsys.readouterr().out
+    assert "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies" in printed
+    assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in printed
+    assert "3.png: box [9, 50, 30, 30]" in (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
 
 
 def test_small_objects_in_large_images_are_shown_in_tiles():

@@ -75,7 +75,7 @@ def test_images_with_several_objects_by_drawing_the_weights():
 
 def test_the_true_miss_rate_is_exceeded_as_rarely_as_stated():
     """All objects of an image are found with one score, lower where there are two, so that they are missed together."""
-    random, exceeded, sets = np.random.default_rng(0), 0, 200
+    random, exceeded, sets = np.random.default_rng(0), 0, 100
     for _ in range(sets):
         hard = random.random(100) < 0.3
         found = cats([[random.uniform(0, 0.6)] * 2 if one else [random.random()] for one in hard], miss_rate=0.1)

@@ -2,9 +2,7 @@
 
 import bisect
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,12 +10,11 @@ import numpy as np
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
-from efficientdet.data_checks.tile_checks import least_tile
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.errors import InputError
 
 _MANY_UNMATCHED = 0.1  # share of objects without an anchor from which other settings are searched
-_MOST_UNMATCHED = 0.5  # share from which a size is not usable: a training would learn from the other objects only
+_LEAST_MATCHED = 0.5  # share below which a size is not usable: a training would learn from few objects only
 _OBJECTS = 1000  # sample size for trying settings
 _OBJECTS_OF_A_SIZE = 300  # the same, for trying input sizes
 _REDUCES = 0.55  # maximum remaining fraction of the share,
@@ -26,37 +23,11 @@ _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _CLUSTER_ROUNDS = 30
 _MULTIPLE = 32  # pixels: the sides of an input are multiples of it
-_FACTORS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16)  # candidate sizes as multiples of the present one
-_LARGEST_SCALE = 2.0  # input pixels per image pixel: more shows no more
-_LARGEST_SIDE = 2048  # pixels of an input
-_NEARLY = 1.2  # multiple of the smallest share that a larger input reaches
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
 Size = TypeVar("Size", bound=int | str)
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnchorMatch:
-    """Share of the objects that match no anchor in training, with the suggested `settings` of anchors and jitter."""
-
-    settings: Mapping[str, Any]
-    unmatched: float
-
-    @property
-    def is_usable(self) -> bool:
-        """True if at least half of the objects match an anchor."""
-        return self.unmatched <= _MOST_UNMATCHED
-
-
-def anchor_match(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> AnchorMatch:
-    """Return how objects match the anchors with the settings that the data check suggests for these hyperparameters.
-
-    `fixed` hyperparameters are kept, such as those of a checkpoint. A family without anchors matches all objects.
-    """
-    return _anchor_match(InputView.of(images, hparams).sample(_OBJECTS), fixed)
 
 
 def smallest_usable_size(
@@ -70,25 +41,23 @@ def smallest_usable_size(
     for size in sizes:
         with contextlib.suppress(InputError):
             views[size] = view.after(image_size=size)
-    return _first(list(views), lambda size: _anchor_match(views[size], fixed).is_usable)
-
-
-def _first(ascending: Sequence[Value], is_enough: Callable[[Value], bool]) -> Value | None:
-    """Return the first value that is enough, by bisection: all larger ones are; None if the last is not."""
-    if not ascending or not is_enough(ascending[-1]):
+    usable = [*views]
+    if not usable or not _is_usable(views[usable[-1]], fixed):
         return None
-    return ascending[bisect.bisect_left(ascending[:-1], True, key=is_enough)]
+    # By bisection: all sizes larger than a usable one are usable
+    return usable[bisect.bisect_left(usable[:-1], True, key=lambda size: _is_usable(views[size], fixed))]
 
 
-def _anchor_match(view: InputView, fixed: Collection[str]) -> AnchorMatch:
+def _is_usable(view: InputView, fixed: Collection[str]) -> bool:
+    """Return whether at least half of the objects match an anchor in training, with suggested anchors and jitter."""
     if not view.has_anchors or not len(view.boxes):
-        return AnchorMatch(settings={}, unmatched=0.0)
+        return True
     if getattr(view.hparams, "label_assignment", "iou") != "iou":  # needs no IoU, but an anchor's center in the object
-        sides = view.magnification * (view.boxes[:, 2:] - view.boxes[:, :2])
-        shares = np.minimum(sides / view.anchors.strides.min(axis=1), 1.0)
-        return AnchorMatch(settings={}, unmatched=1.0 - float(np.mean(shares.prod(axis=1))))
-    settings = _better_anchors(view, fixed=fixed)
-    return AnchorMatch(settings=settings, unmatched=float(np.mean(view.after(**settings).unmatched_in_training)))
+        sides = view.boxes[:, 2:] - view.boxes[:, :2]
+        matched = float(np.mean(np.minimum(sides / view.anchors.strides.min(axis=1), 1.0).prod(axis=1)))
+    else:
+        matched = 1.0 - float(np.mean(view.after(**_better_anchors(view, fixed=fixed)).unmatched_in_training))
+    return matched >= _LEAST_MATCHED
 
 
 def _severity(view: InputView) -> float:
@@ -117,23 +86,6 @@ def _better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str
         if _is_better(share, after) or (not others and share < after):
             settings, after = scale, share
     return settings if _is_better(after, unmatched_before) else {}
-
-
-def _larger_size(view: InputView, *, fixed: Collection[str] = ()) -> tuple[float, AnchorMatch] | None:
-    """Return the factor by which objects must be shown larger to match anchors, and their match then; None if none.
-
-    At most 10% remain unmatched; if that is not reached, about as few as with the largest factor. At most two input
-    pixels show an image pixel.
-    """
-    view = view.sample(_OBJECTS_OF_A_SIZE)
-    limit = min(_LARGEST_SCALE / view.scale, _LARGEST_SIDE / max(view.size))
-    match_of = cache(lambda factor: _anchor_match(view.magnified(factor), fixed))
-    factors = [1.0, *(factor for factor in _FACTORS if factor <= limit)]
-    unmatched_before, least = match_of(factors[0]).unmatched, match_of(factors[-1]).unmatched
-    if not _is_better(least, unmatched_before):
-        return None
-    factor = _first(factors, lambda factor: match_of(factor).unmatched <= max(_MANY_UNMATCHED, _NEARLY * least))
-    return None if factor is None else (factor, match_of(factor))
 
 
 def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
@@ -241,42 +193,21 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
     after = view.after(**settings)
     shares, worst = view.unmatched_in_training, _often_unmatched(view)
     most_often = f", most often {_by_class(view, worst)}" if worst else ""
-    fixes = []
+    fixes = [] if settings else [f"no anchors or jitter of {view.hparams.name} reduce this by much"]
     if settings:
         reduced_to = f" ({_by_class(after, worst)})" if worst else ""
         fixes.append(f"{as_hparams(settings)} reduces this to {share(after.unmatched_in_training.mean())}{reduced_to}")
     if _severity(after) >= _MANY_UNMATCHED:
-        fixes += _larger_objects(view, fixed)
+        fixes.append("a larger image_size, or tiles of the images (tile_size), show the objects larger")
     height, width = view.size
     yield Finding(
         "anchors",
         True,
         f"{share(shares.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
         f"(the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the median object "
-        f"{np.median(view.sides):.0f} in an input of {width}x{height}){most_often}; "
-        + ("; ".join(fixes) or f"no anchors, jitter or input size of {view.hparams.name} reduces this by much"),
+        f"{np.median(view.sides):.0f} in an input of {width}x{height}){most_often}; " + "; ".join(fixes),
         settings=settings,
     )
-
-
-def _larger_objects(view: InputView, fixed: Collection[str]) -> Iterator[str]:
-    """Yield ways to show the objects so large that they match anchors: a larger input, and smaller or any tiles."""
-    enlargement = _larger_size(view, fixed=fixed)
-    if enlargement is None:
-        return
-    factor, match = enlargement
-    height, width = (round(side / (factor * view.scale)) for side in view.size)
-    enlarged = "x".join(str(_rounded_up(round(side * factor))) for side in view.size[::-1])
-    settings = {"image_size": enlarged, **match.settings}
-    with contextlib.suppress(InputError):  # raised by a family of one size
-        unmatched = view.after(**settings).unmatched_in_training.mean()
-        if _is_better(unmatched, view.unmatched_in_training.mean()):  # not if the anchors grow with the input
-            cost = f"{factor**2:.3g} times the computation of a step"
-            yield f"{as_hparams(settings)} would reduce it to {share(unmatched)}, with {cost}"
-    if min(height, width) >= least_tile(view.images):
-        anchors = f" with {as_hparams(match.settings)}" if match.settings else ""
-        tiles = as_hparams({"tile_size": f"{width}x{height}"})
-        yield f"tiles of the images by {tiles}{anchors} would reduce it to {share(match.unmatched)}"
 
 
 def _often_unmatched(view: InputView) -> list[int]:

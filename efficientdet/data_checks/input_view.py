@@ -26,7 +26,6 @@ class InputView:
 
     images: LabeledImages
     hparams: Hyperparameters
-    magnification: float = 1.0  # factor by which training enlarges objects: tiles do
 
     @classmethod
     def of(cls, images: LabeledImages, hparams: Hyperparameters) -> "InputView":
@@ -54,12 +53,6 @@ class InputView:
                 encoded=lambda number: images.encoded(owners[number]),
             ),
         )
-
-    def magnified(self, factor: float) -> "InputView":
-        """Return the view with objects shown larger by a factor in training."""
-        view = replace(self, magnification=factor * self.magnification)
-        view.__dict__["scaled"] = self.scaled
-        return view
 
     def after(self, **settings) -> "InputView":
         """Return the view with some hyperparameters changed.
@@ -141,8 +134,7 @@ class InputView:
     def unmatched_in_training(self) -> np.ndarray:
         """The share of training scales at which each object has no matching anchor, [M]."""
         augmentation = self.hparams.family.augmentation(self.hparams)
-        jitter = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
-        scales = jitter[0] * self.magnification, jitter[1] * self.magnification
+        scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
         overlaps = _overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
         return np.mean(overlaps < _ENOUGH, axis=0)
 

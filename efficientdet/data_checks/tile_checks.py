@@ -33,18 +33,14 @@ def of_smallest_class(images: LabeledImages, sides: np.ndarray) -> float | None:
     return min((float(np.median(sides[images.classes == number])) for number in frequent), default=None)
 
 
-def least_tile(images: LabeledImages) -> float:
-    """Return the side of the smallest tiles that show most objects completely, in pixels of the image."""
-    common = float(np.percentile((images.boxes[:, 2:] - images.boxes[:, :2]).max(axis=1), _COMMON))
-    return max(_TILE_OF_COMMON * common, _LEAST_TILE)
-
-
 def suggested_tile(images: LabeledImages) -> int | None:
     """Return the side of tiles in which the objects are large enough; None if they hardly differ from the images."""
     side = of_smallest_class(images, object_sides(images))
     if side is None:
         return None
-    rounded = math.ceil(max(_TILE_OF_OBJECT * side, least_tile(images)) / _MULTIPLE) * _MULTIPLE
+    common = float(np.percentile((images.boxes[:, 2:] - images.boxes[:, :2]).max(axis=1), _COMMON))
+    smallest = max(_TILE_OF_OBJECT * side, _TILE_OF_COMMON * common, _LEAST_TILE)
+    rounded = math.ceil(smallest / _MULTIPLE) * _MULTIPLE
     return rounded if rounded < _LARGEST_TILE * np.median(images.sizes.max(axis=1)) else None
 
 

@@ -7,18 +7,19 @@ from typing import Any
 from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
+from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.agreement import require_agreement
+from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
-from efficientdet.devices.runtime import prepare_driver
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
-from efficientdet.evaluation.evaluated_model import open_evaluated
 from efficientdet.evaluation.evaluation_report import EvaluationReport, error_plots, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.evaluation.record_tasks import ModelFacts, RecordTasks
 from efficientdet.evaluation.suspect_page import write_suspects
+from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.predict import build_predict
 from efficientdet.options.evaluate import EvaluateOptions
 from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis
@@ -29,7 +30,6 @@ from object_detection.coco.score_calibration import calibrate_scores
 from object_detection.coco.score_thresholds import MIN_OBJECTS, miss_rate_thresholds
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
-from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -49,11 +49,8 @@ class EvaluationConfig(EvaluateOptions):
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Evaluate a checkpoint or other detections, print the metrics and write the requested files.
 
-    Ranks, or the nodes of a Ray cluster, share the images of a checkpoint; other detections are evaluated by the first
-    rank.
+    Ranks share the images of a checkpoint; other detections are evaluated by the first rank.
     """
-    if config.engine != LOCAL:
-        return _evaluate_on_cluster(config)
     with join_world() as world:
         if config.others is None:
             return _evaluate(config, world)
@@ -74,39 +71,31 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     index = index_records(config.records)
     require_agreement(config, world, rank_fields=RANK_FIELDS, index=index)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file) if world.is_first else None
-    model = open_evaluated(
-        config.model,
-        restored,
-        runtime,
-        batch_size=config.batch_size * world.devices,
-        in_parallel=config.enable_map_parallelization,
+    batch_size = config.batch_size * world.devices
+    inputs = input_config(
+        restored.hparams,
+        class_names=restored.class_names,
+        batch_size=batch_size,
+        num_threads=0 if config.enable_map_parallelization else 1,
+    )
+    replicate(restored.detector.network, batch_size=batch_size)
+    predict = build_predict(
+        restored.detector,
+        compiled=runtime.use_xla,
+        runtime=config.model.runtime,
+        int8_images=config.model.int8_images,
+        resize=restored.resize,
     )
     rows = detect_all(
-        model.predict,
-        evaluation_dataset(index, model.inputs, samples=config.eval_samples, rank=world.rank, world_size=world.size),
+        predict,
+        evaluation_dataset(index, inputs, samples=config.eval_samples, rank=world.rank, world_size=world.size),
         class_names=restored.class_names,
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
     )
     if evaluator is None:  # the first process has the evaluator
         return None
-    facts = ModelFacts(restored.hparams, restored.class_names, restored.description)
-    return _finish(config, evaluator, rows, index=index, model=facts, world_size=world.size)
-
-
-def _evaluate_on_cluster(config: EvaluationConfig) -> CocoMeasures:
-    prepare_driver()
-    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
-        tasks = RecordTasks(
-            cluster, config.model, batch_size=config.batch_size, in_parallel=config.enable_map_parallelization
-        )
-        model = tasks.load()
-        index = index_records(config.records)
-        evaluator = read_evaluator(index, model.class_names, json_file=config.val_json_file)
-        rows = tasks.detect(index, samples=config.eval_samples)
-        measures = _finish(config, evaluator, rows, index=index, model=model)
-        print(cluster.summary())
-    return measures
+    return _finish(config, evaluator, rows, index=index, model=restored, world_size=world.size)
 
 
 def _finish(
@@ -115,7 +104,7 @@ def _finish(
     rows: DetectionRows,
     *,
     index: RecordIndex | None,
-    model: ModelFacts | None = None,
+    model: Restored | None = None,
     world_size: int = 1,
 ) -> CocoMeasures:
     """Evaluate, print the metrics and write the requested files; model: None for other detections."""
@@ -155,7 +144,7 @@ def _finish(
     return measures
 
 
-def _described(config: EvaluationConfig, model: ModelFacts | None) -> tuple[str, dict[str, Any]]:
+def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, Any]]:
     """Return the title and the settings for the report."""
     if model is None:
         assert config.others is not None  # without a model
