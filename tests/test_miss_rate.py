@@ -42,7 +42,8 @@ def test_images_without_a_miss_that_are_enough(images, miss_rate, confidence):
     assert images == math.ceil(math.log(1 - confidence) / math.log(1 - miss_rate))
     guarantee = {"miss_rate": miss_rate, "confidence": confidence}
     assert cats([[0.75]] * images, **guarantee).score == 0.75
-    assert cats([[0.75]] * (images - 1), **guarantee).score is None
+    fewer = cats([[0.75]] * (images - 1), **guarantee)
+    assert (fewer.score, fewer.shortfall) == (None, "too few images")
 
 
 @pytest.mark.parametrize("images", [45, 100, 333, 1000])

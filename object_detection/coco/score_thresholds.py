@@ -119,6 +119,7 @@ class MissRateThreshold:
         false_positives: wrong detections per image, as for `miss_rate`.
         objects: number of objects to be found.
         images: number of images that have such objects.
+        shortfall: why there is no threshold; empty if there is one.
     """
 
     score: float | None
@@ -126,15 +127,7 @@ class MissRateThreshold:
     false_positives: float
     objects: int
     images: int
-
-    @property
-    def shortfall(self) -> str:
-        """Return why there is no threshold; empty if there is one."""
-        if self.score is not None:
-            return ""
-        if not self.objects:
-            return "no objects"
-        return f"the detector misses {self.miss_rate:.1%} at any score"
+    shortfall: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +202,17 @@ def miss_rate_thresholds(comparison: Comparison, *, miss_rate: float, confidence
         false_scores, objects = scores[detections & outcomes.wrong], objects & to_be_found
         images = comparison.objects.images[objects]
         score = _highest_threshold(found_by[objects], images, miss_rate=miss_rate, risk=1 - confidence)
+        missed = float((found_by[objects] < (score or 0)).mean()) if len(images) else 0.0
+        shortfall = "" if score is not None else f"the detector misses {missed:.1%} at any score"
+        if score is None and missed < miss_rate:
+            shortfall = "too few images" if len(images) else "no objects"
         return MissRateThreshold(
             score=score,
-            miss_rate=float((found_by[objects] < (score or 0)).mean()) if len(images) else 0.0,
+            miss_rate=missed,
             false_positives=float((false_scores >= (score or 0)).sum() / max(len(comparison.image_ids), 1)),
             objects=len(images),
             images=len(np.unique(images)),
+            shortfall=shortfall,
         )
 
     classes = {
