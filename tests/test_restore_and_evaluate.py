@@ -212,11 +212,7 @@ def test_perfect_detections_have_ap_1(drawn, against_json):
     ("segmentation", "reason"),
     [
         ([[1, 2, 3]], "has polygon [1, 2, 3] in its segmentation, expected at least 3 pairs of x and y"),
-        ({"size": [5, 5], "counts": [25]}, "has segmentation of size [5, 5], expected that of the image"),
-        ({"size": [64, 64], "counts": "?"}, ", expected "),
-        ("x", "has segmentation 'x', expected polygons or run lengths"),
         ([[0, 0, 1e9, 0, 0, 1e9]], None),
-        ([[1, 1, 9, 1, 9, 9]], None),
     ],
 )
 def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):

@@ -49,7 +49,7 @@ p.big{font-size:1.6em;line-height:1.3;font-weight:600;margin:.4em 0}
 .row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:20px}
 .thumbnails{grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr))}
 .many{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:14px}
-.row+.many,.many+.row,.wide+p.lead,.row+details{margin-top:1.2em}
+.row+.many,.wide+.many,.many+.row,.wide+p.lead,.row+details{margin-top:1.2em}
 figure{margin:0;min-width:0}figcaption{font-weight:600}.many figcaption{font-size:.85em}
 svg{display:block;width:100%;height:auto;background:var(--ground);border:1px solid var(--line);border-radius:4px}
 svg text{font-size:12px;fill:var(--soft)}svg line{stroke:var(--line)}svg text.axis{fill:var(--text)}
