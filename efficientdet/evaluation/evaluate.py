@@ -146,6 +146,7 @@ def _finish(
 
 def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, Any]]:
     """Return the title and the settings for the report."""
+    facts: dict[str, Any]
     if model is None:
         assert config.others is not None  # without a model
         name, facts = Path(config.others.path).name, {config.others.kind: config.others.path}

@@ -187,7 +187,9 @@ def _curves(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         )
     charts = [
         chart("Precision-recall curve, mean over classes", present),
-        _reliability_diagram({"Measured": bins, "Calibrated scores, held out": calibration and calibration.after}),
+        _reliability_diagram(
+            {"Measured": bins, "Calibrated scores, held out": calibration.after if calibration else None}
+        ),
     ]
     small = grid([chart(analysis.comparison.names[k], [k], small=True) for k in present])
     if len(present) > _MOST_CHARTS:
