@@ -16,7 +16,7 @@ from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, compared_errors
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
-from efficientdet.options.compare import CompareOptions
+from efficientdet.options.evaluate import CompareOptions
 from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
 from object_detection.coco.bootstrap import Difference, PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
