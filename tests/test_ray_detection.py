@@ -1,4 +1,4 @@
-"""eval.py, infer.py and next_images.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
+"""infer.py and next_images.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
 
 import hashlib
 from pathlib import Path
@@ -10,10 +10,8 @@ from miniature import build_miniature
 from stored_miniature import store_weights
 
 import efficientdet
-from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.active_learning.view_tasks import ViewTask
 from efficientdet.checkpoints import restore
-from efficientdet.evaluation.record_tasks import RecordTask
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction.image_annotation import ImageTask
@@ -69,73 +67,6 @@ def digests(folder):
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-@pytest.mark.parametrize("settings", [{"batch_size": 2}, {"batch_size": 1, "hparams": "tile_size=48"}])
-def test_evaluation_is_that_of_one_machine(drawn, checkpoint, tmp_path, capsys, settings):
-    results, printed = [], []
-    for engine in ("local", "ray"):
-        out = tmp_path / engine
-        results.append(
-            efficientdet.evaluate(
-                checkpoint,
-                drawn.folder / "val-*",
-                testdev_dir=out,
-                output_json=out / "measures.json",
-                report=out,
-                eval_samples=20,
-                engine=engine,
-                **settings,
-            )
-        )
-        printed.append(capsys.readouterr().out.replace(str(out), "OUT"))
-    assert results[1].detections == results[0].detections > 20
-    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-    lines = [line for line in printed[1].splitlines() if not line.startswith("ray: ")]
-    assert lines == printed[0].splitlines()
-    assert "ray: " in printed[1]
-
-
-@pytest.mark.parametrize(("fatal", "named"), [({11}, 11), ({8, 9, 12}, 8), (set(), None)])
-def test_a_record_that_ends_every_process_is_named(drawn, checkpoint, monkeypatch, fatal, named):
-    """Tasks of records 8 to 15 end their process: because of single records, or for another reason."""
-    whole, ran = index_records(sorted(map(str, drawn.folder.glob("val-*")))), RayCluster.run
-    places = [(whole.path(number), whole.start(number)) for number in range(len(whole))]
-
-    def numbers(index):
-        return {places.index((index.path(number), index.start(number))) for number in range(len(index))}
-
-    def run(self, function, tasks, **settings):
-        if len(tasks) == 1 and isinstance(tasks[0], RecordTask):
-            return ran(self, function, tasks, **settings)
-        parts = [[task.index] if isinstance(task, RecordTask) else task for task in tasks]
-        held = [set().union(*map(numbers, part)) for part in parts]
-        return iter(
-            Finished(place, None, "its process died" if found & fatal or found == {*range(8, 16)} else "")
-            for place, found in enumerate(held)
-        )
-
-    monkeypatch.setattr(RayCluster, "run", run)
-    which = "8 records together" if named is None else f"the record at byte {places[named][1]}"
-    path = places[named or 8][0]
-    with pytest.raises(InputError, match=f"^{path}: no detection is possible in {which}: each time its process died$"):
-        efficientdet.evaluate(checkpoint, drawn.folder / "val-*", batch_size=1, engine="ray")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"images": "photos"}, "engine=ray: evaluates a checkpoint on records, without --images"),
-        ({"results": "a.json"}, "engine=ray: evaluates a checkpoint on records, without --results"),
-        ({"ckpt_path": "a.onnx"}, "engine=ray: expected a checkpoint; a.onnx is an exported file"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "engine=ray: expected a single process; mpirun started 2"),
-    ],
-)
-def test_what_a_cluster_does_not_evaluate(checkpoint, monkeypatch, settings, message):
-    if "OMPI_COMM_WORLD_SIZE" in settings:
-        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", settings.pop("OMPI_COMM_WORLD_SIZE"))
-    with pytest.raises(InputError, match=f"^{message}"):
-        efficientdet.evaluate(**{"ckpt_path": checkpoint, "engine": "ray", **settings})
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +135,7 @@ def started(monkeypatch):
             return [image.path for image in task.images if not image.is_fatal]
         if isinstance(task, ViewTask):
             return [path for path in task.paths if path not in task.fatal]
-        return [] if isinstance(task, RecordIndex) else [getattr(item, "path", item) for item in task]
+        return [getattr(item, "path", item) for item in task]
 
     def run(self, function, tasks, **settings):
         for number, task in enumerate(tasks):

@@ -11,7 +11,6 @@ from stored_miniature import store_miniature
 import efficientdet
 from efficientdet.active_learning import next_images
 from efficientdet.checkpoints import restore
-from efficientdet.evaluation import evaluate
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction import annotate
@@ -46,17 +45,8 @@ def _nodes(monkeypatch, tmp_path):
             yield Finished(number, result)
 
     monkeypatch.setattr(RayCluster, "run", run)
-    for module in (annotate, evaluate, next_images):
+    for module in (annotate, next_images):
         monkeypatch.setattr(module, "ray_cluster", lambda **settings: contextlib.nullcontext(RayCluster()))
-
-
-def test_records(stored):
-    records = f"s3://{BUCKET}/photos/val-*.tfrecord"
-    one, other = (
-        efficientdet.evaluate(str(stored / "ckpt"), records, batch_size=1, engine=engine) for engine in ("local", "ray")
-    )
-    assert other.numbers == one.numbers
-    assert other.detections == one.detections > 0
 
 
 def test_images(stored, tmp_path):

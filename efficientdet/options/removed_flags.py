@@ -70,6 +70,9 @@ GONE = {
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
     "evaluate": {
+        "engine": Gone(
+            "infer.py --engine=ray --format=coco detects on a cluster, eval.py --results measures it", ("local",)
+        ),
         "gcp_project": _TPU,
         "only_this_epoch": Gone(
             "it had no effect; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"

@@ -16,7 +16,6 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.provenance import checksums
 from efficientdet.devices.device import device_name, multiply_adds_per_second, peak_device_memory, peak_host_memory
 from efficientdet.evaluation.data_set_evaluator import write_measures
-from efficientdet.reports.coco_metrics import csv_line
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
@@ -178,7 +177,7 @@ class Reporter:
         if self._reported and evaluation.rows is self._reported.rows:
             return
         self._reported, run = evaluation, self._run
-        run.journal.print(csv_line(epoch, evaluation.measures.numbers))
+        run.journal.print(evaluation.measures.csv_line(epoch))
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
         if run.world.is_first:
             # Those of the last epoch too, which a repeated command may report together with its intervals
