@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.families": {
+        "mask_rcnn": "efficientdet.plugins.mask_rcnn.family:FAMILY",
+        "ssd": "efficientdet.plugins.ssd.family:FAMILY",
+    },
+    "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, get_origin, get_type_hints
 
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
-from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL
+from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, REMOVED_VALUES
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -166,7 +166,11 @@ def description_of(content: Mapping) -> Description:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")
     _check_thresholds(description.score_thresholds)
-    hparams = {key: value for key, value in description.hparams.items() if key not in REMOVED_FROM_ALL}
+    hparams = {
+        key: value
+        for key, value in description.hparams.items()
+        if key not in REMOVED_FROM_ALL and f"{key}={value}" not in REMOVED_VALUES
+    }
     return replace(description, hparams=hparams)
 
 

@@ -13,8 +13,7 @@ from efficientdet.optimization.optimizer import build_optimizer, weights_rate_fa
 from efficientdet.optimization.weight_average import WeightAverage
 from efficientdet.training.state import TrainingState
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
-from model.detection_model import DetectionModel, named_variables
-from model.weight_decay import decaying_weights
+from model.detection_model import DetectionModel, decaying_weights, named_variables
 from program_support.errors import InputError
 
 Log = Callable[[str], None]
