@@ -15,6 +15,11 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
     },
     "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
+    "efficientdet.families": {
+        "mask_rcnn": "efficientdet.plugins.mask_rcnn.family:FAMILY",
+        "ssd": "efficientdet.plugins.ssd.family:FAMILY",
+    },
+    "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
 }
 
 

@@ -92,9 +92,9 @@ def test_rate_factors_by_the_names_of_weights():
     network = keras.Model(images, keras.layers.Conv2D(1, 1, name="head.classes")(features))
     for changes, wanted in (
         ({}, [1, 1, 1, 1]),
-        ({"bias_rate_factor": 2.0}, [1, 2, 1, 2]),
+        ({"learning_rate_factors": "/bias$:2"}, [1, 2, 1, 2]),
         ({"learning_rate_factors": "^backbone:0.1"}, [0.1, 0.1, 1, 1]),
-        ({"learning_rate_factors": " ^backbone/:0.1 ; kernel:3 ", "bias_rate_factor": 2.0}, [0.3, 0.2, 3, 2]),
+        ({"learning_rate_factors": " ^backbone/:0.1 ; kernel:3 "}, [0.3, 0.1, 3, 1]),
     ):
         assert weights_rate_factors(hyperparameters_of("efficientdet-d0", changes), network) == pytest.approx(wanted)
     with pytest.raises(InputError, match=r"'\^trunk' matches no trainable weight"):

@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
-from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, REMOVED_SCHEDULES
+from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, REMOVED_VALUES
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -167,7 +167,7 @@ def description_of(content: Mapping) -> Description:
     hparams = {
         key: value
         for key, value in description.hparams.items()
-        if key not in REMOVED_FROM_ALL and value not in REMOVED_SCHEDULES
+        if key not in REMOVED_FROM_ALL and f"{key}={value}" not in REMOVED_VALUES
     }
     return replace(description, hparams=hparams)
 

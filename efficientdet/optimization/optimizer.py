@@ -14,8 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.families.hyperparameters import OptimizerHyperparameters
-from efficientdet.families.rate_factors import rate_factors
+from efficientdet.families.hyperparameters import OptimizerHyperparameters, rate_factors
 from model import tensorflow_cpu
 from model.detection_model import named_variables
 from object_detection.structures import Tensor
@@ -260,13 +259,9 @@ def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model
     names_of = {id(variable): name for name, variable in named_variables(network).items()}
     names = [names_of[id(variable)] for variable in network.trainable_variables]
     try:
-        factors = rate_factors(hparams.learning_rate_factors, names)
+        return rate_factors(hparams.learning_rate_factors, names)
     except ValueError as error:
         raise InputError(f"hparam learning_rate_factors: {error}") from error
-    return [
-        factor * (hparams.bias_rate_factor if name.endswith("/bias") else 1.0)
-        for name, factor in zip(names, factors, strict=True)
-    ]
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:

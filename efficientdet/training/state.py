@@ -23,9 +23,8 @@ from efficientdet.optimization.optimizer import (
     weights_rate_factors,
 )
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
-from model.detection_model import SEED_STATE, DetectionModel, named_variables
+from model.detection_model import SEED_STATE, DetectionModel, decaying_weights, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
-from model.weight_decay import decaying_weights
 from program_support.errors import InputError
 
 Log = Callable[[str], None]

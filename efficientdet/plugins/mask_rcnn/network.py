@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import keras
 from keras import layers
 
+from efficientdet.plugins.mask_rcnn.proposal_anchors import PROPOSAL_SIZES
+from efficientdet.plugins.mask_rcnn.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
+from efficientdet.plugins.mask_rcnn.regions import REGION_SUPPRESSION, ProposalConfig
+from efficientdet.plugins.mask_rcnn.roi_align import TORCHVISION_POOLING, RegionPooling
 from model.feature_pyramid import WIDTH, build_feature_pyramid
-from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from model.resnet import build_resnet, freeze
-from object_detection.geometry.anchor_conventions import PROPOSAL_SIZES, rounded_levels
+from object_detection.geometry.anchor_conventions import rounded_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
-from object_detection.regions.proposals import ProposalConfig
-from object_detection.regions.region_detections import REGION_SUPPRESSION
-from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 

@@ -1,34 +1,86 @@
 """Two-stage detectors: region proposals, then classification, box regression and masks."""
 
 from collections.abc import Sequence
+from dataclasses import field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from model.detection_model import DetectionModel
-from model.folding import folded, has_frozen_norms
-from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
-from model.normalization import normalized
-from model.region_layers import nms, regions_to_compute
-from model.two_stage_config import TwoStageConfig
-from model.weight_decay import WeightDecay
-from object_detection.assignment.anchor_assignment import assign_anchors
-from object_detection.gather import entries
-from object_detection.regions.mask_targets import mask_targets
-from object_detection.regions.proposals import region_proposals
-from object_detection.regions.region_losses import (
+from efficientdet.plugins.mask_rcnn.network import FINEST, MASK_SIDE, MaskRcnn
+from efficientdet.plugins.mask_rcnn.region_layers import nms, regions_to_compute
+from efficientdet.plugins.mask_rcnn.regions import REGION_BOX_CODER, ProposalConfig, region_proposals
+from efficientdet.plugins.mask_rcnn.sampled_regions import (
+    BETA,
+    assign_regions,
     box_loss_sum,
     mask_loss_sum,
+    mask_targets,
     proposal_loss_sums,
     region_loss_sums,
+    sample_masks,
+    sample_regions,
 )
-from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
+from model.detection_model import DECAYED_WEIGHTS, DetectionModel, WeightDecay
+from model.folding import folded, has_frozen_norms
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
+from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
+from object_detection.gather import entries
+from object_detection.geometry.box_coding import BoxCoder
 from object_detection.structures import Detections, Objects, Targets, Tensor
+from program_support.checked_fields import checked_part, one_of
 
 _REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
+NORMALIZERS = ("sampled", "nvidia")
+
+
+@checked_part
+class TwoStageConfig:
+    """Losses and sampling of the two stages; the defaults are torchvision's.
+
+    Attributes:
+        anchors_per_image, regions_per_image: numbers sampled for the losses.
+        positive_anchors, positive_regions: largest fraction of positive samples.
+        proposals: in training; the network contains the settings for detection.
+        region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
+        *_beta: of the smooth L1 losses.
+        binary_masks: see `mask_targets`.
+        decays: see `LossConfig`.
+        normalizer: the divisors of the losses,
+
+            - "sampled": the number of samples, for boxes too, although only positive samples have one;
+            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
+              anchors: the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions:
+              the coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
+    """
+
+    image_size: tuple[int, int]
+    proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
+    anchor_match: IouAssigner = field(
+        default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties")
+    )
+    anchors_per_image: int = 256
+    positive_anchors: float = 0.5
+    regions_per_image: int = 512
+    positive_regions: float = 0.25
+    region_iou: float = 0.5
+    region_iou_strictly: bool = False
+    binary_masks: bool = False
+    normalizer: Annotated[str, one_of(*NORMALIZERS)] = "sampled"
+    region_coder: BoxCoder = REGION_BOX_CODER
+    anchor_beta: float = BETA
+    region_beta: float = BETA
+    weight_decay: float = 1e-4
+    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "all"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    stddev: tuple[float, float, float] = IMAGENET_STDDEV
+
+    @property
+    def masks_per_image(self) -> int:
+        """Number of regions with masks per image: the positive regions, which come first."""
+        return int(self.regions_per_image * self.positive_regions)
 
 
 class FirstStage(NamedTuple):

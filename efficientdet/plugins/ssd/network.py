@@ -3,15 +3,14 @@
 Layer names are those of the reference, but torchvision's in the backbone.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 from keras import initializers, layers
 
+from efficientdet.plugins.ssd.default_boxes import SSD300_BOXES_PER_CELL
 from model.batch_norm import BatchNormalization
 from model.resnet import build_resnet, convolution
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL
 from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
@@ -20,17 +19,14 @@ _STAGE_STRIDES = (1, 2, 1)  # the last stage that is used keeps the previous siz
 _EXTRA_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SsdConfig:
-    """Shape of the network; `DenseDetectorConfig` configures training and post-processing."""
-
-    image_size: tuple[int, int]  # height, width
-    num_classes: int
-    backbone: str = "resnet34"
-    trains_batch_norm: bool = True
-
-
-def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
+def build_ssd(
+    image_size: tuple[int, int],
+    *,
+    num_classes: int,
+    backbone: str = "resnet34",
+    trains_batch_norm: bool = True,
+    precision: str = "float32",
+) -> keras.Model:
     """Return the network from normalized images to raw outputs.
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box
@@ -42,8 +38,8 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
-        images = keras.Input((*config.image_size, 3), name="images")
-        maps = [build_resnet(images, config.backbone, prefix=BACKBONE_PREFIX, stage_strides=_STAGE_STRIDES)[-1]]
+        images = keras.Input((*image_size, 3), name="images")
+        maps = [build_resnet(images, backbone, prefix=BACKBONE_PREFIX, stage_strides=_STAGE_STRIDES)[-1]]
         for number, (narrow, wide, stride) in enumerate(_EXTRA_MAPS):
             maps.append(_smaller(maps[-1], narrow, wide, stride=stride, name=f"additional_blocks.{number}"))
         class_logits, box_deltas = (
@@ -53,12 +49,12 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
                     for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_PER_CELL, strict=True))
                 ]
             )
-            for name, values in (("conf", 1 + config.num_classes), ("loc", 4))
+            for name, values in (("conf", 1 + num_classes), ("loc", 4))
         )
         network = keras.Model(images, [class_logits, box_deltas], name="ssd")
     finally:
         keras.config.set_dtype_policy(previous)
-    if not config.trains_batch_norm:
+    if not trains_batch_norm:
         for layer in network.layers:
             if isinstance(layer, BatchNormalization):
                 layer.trainable = False
