@@ -11,8 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
+from model.fast_layers import activation_layer
 from object_detection.structures import Tensor
 from program_support.checked_fields import Count, checked_part, one_of
 

@@ -9,18 +9,15 @@ import numpy as np
 from keras import ops
 
 from model import tensorflow_cpu
-from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, QUALITY_LOSSES, LossConfig
+from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, QUALITY_FOCAL, LossConfig
 from model.dense_postprocessing import DensePostprocessing
-from model.detection_model import DetectionModel
+from model.detection_model import DetectionModel, WeightDecay
 from model.folding import folded, has_frozen_norms
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
-from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner
-from object_detection.assignment.assigned_targets import classes_in_crowds
-from object_detection.assignment.assigner import Assigner
+from object_detection.assignment.assigner import Assigner, classes_in_crowds
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.iou_losses import iou_loss, iou_scores
-from object_detection.losses import hardest
+from object_detection.losses import hardest, iou_loss, iou_scores, quality_focal_loss
 from object_detection.structures import Detections, Objects, PartialTargets, ScoredTargets, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
@@ -174,7 +171,7 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
 
     def _assigned_scores(self, targets: Targets | ScoredTargets) -> Tensor | None:
         """Return the scores of the assignment, [B, A], if the class loss uses scores and the assigner provides them."""
-        uses_scores = self.config.losses.class_loss in QUALITY_LOSSES
+        uses_scores = self.config.losses.class_loss == QUALITY_FOCAL
         return targets.scores if uses_scores and isinstance(targets, ScoredTargets) else None
 
     def _compute_loss_sums(
@@ -183,10 +180,10 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
         losses, scores = self.config.losses, self._assigned_scores(targets)
         weights = ops.cast(targets.positive, "float32") if scores is None else scores
         boxes = box_deltas, targets, ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder
-        if losses.class_loss in QUALITY_LOSSES:
+        if losses.class_loss == QUALITY_FOCAL:
             classes = ops.where(targets.positive, targets.classes, -1)
             scores = iou_scores(*boxes) if scores is None else scores
-            class_losses = ops.sum(QUALITY_LOSSES[losses.class_loss](class_logits, classes, scores), axis=-1)
+            class_losses = ops.sum(quality_focal_loss(class_logits, classes, scores), axis=-1)
         else:
             class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         if losses.box_loss in BOX_LOSSES:

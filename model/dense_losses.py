@@ -5,10 +5,9 @@ from typing import Annotated
 
 from keras import ops
 
-from model.weight_decay import DECAYED_WEIGHTS
+from model.detection_model import DECAYED_WEIGHTS
 from object_detection.geometry.box_geometry import IOU_KINDS
 from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
-from object_detection.quality_losses import quality_focal_loss, varifocal_loss
 from object_detection.structures import ScoredTargets, Targets, Tensor
 from program_support.checked_fields import Positive, checked_part, one_of
 
@@ -30,7 +29,7 @@ def _background_first(logits: Tensor, targets: Targets | ScoredTargets, losses: 
 # logits [B, A, K] -> [B, A], including ignored anchors
 ClassLoss = Callable[[Tensor, Targets | ScoredTargets, "LossConfig"], Tensor]
 CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
-QUALITY_LOSSES = {"quality focal": quality_focal_loss, "varifocal": varifocal_loss}  # the target is a score
+QUALITY_FOCAL = "quality focal"  # its target is a score
 BOX_LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {  # (errors, LossConfig.delta) -> loss of each entry
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
@@ -46,9 +45,9 @@ class LossConfig:
 
     Attributes:
         class_loss: "focal", with one sigmoid per class, alpha, gamma and label_smoothing; or "softmax cross entropy",
-            whose first logit is the background's, the class of anchors without an object; or "quality focal" or
-            "varifocal" (object_detection/quality_losses.py), with one sigmoid per class whose target at a positive
-            anchor is the IoU of its predicted box with its object, or the score of the assignment.
+            whose first logit is the background's, the class of anchors without an object; or "quality focal", with one
+            sigmoid per class whose target at a positive anchor is the IoU of its predicted box with its object, or the
+            score of the assignment.
         box_loss: "huber", "smooth l1" (Huber loss divided by delta, which is its beta) or "l1", which does not use
             delta; or 1 - IoU: "iou", "giou", "diou" or "ciou".
         iou_loss_type: kind of an IoU loss beside box_loss.
@@ -63,7 +62,7 @@ class LossConfig:
             image (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
     """
 
-    class_loss: Annotated[str, one_of(*CLASS_LOSSES, *QUALITY_LOSSES)] = "focal"
+    class_loss: Annotated[str, one_of(*CLASS_LOSSES, QUALITY_FOCAL)] = "focal"
     alpha: float = 0.25
     gamma: float = 1.5
     label_smoothing: float = 0.0

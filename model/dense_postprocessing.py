@@ -116,7 +116,7 @@ class DensePostprocessing(Postprocessing):
             InputError: its IoU would differ.
         """
         (logits, deltas), config = tensors, self._config
-        if config.iou_pixel_offset or config.box_coder.last_pixel:
+        if config.box_coder.last_pixel:
             raise InputError(
                 "onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
                 "detector include their last pixel; use another format"
@@ -146,7 +146,7 @@ class DensePostprocessing(Postprocessing):
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Postprocessing.litert_operator`."""
         config, coder = self._config, self._config.box_coder
-        if config.iou_pixel_offset or coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
+        if coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
             raise InputError(
                 "TFLite_Detection_PostProcess measures boxes from corner to corner, but the boxes of this detector "
                 "include their last pixel; use --formats=litert-int8"

@@ -168,3 +168,29 @@ def set_value(variable: keras.Variable, array: np.ndarray) -> None:
         variable.assign(array)
     else:  # Keras has no public way to replace an initializer
         variable._initializer = lambda shape, dtype: ops.convert_to_tensor(array, dtype)
+
+
+DECAYED_WEIGHTS = ("kernels", "all")
+
+
+def decaying_weights(network: keras.Model, decays: str) -> list[bool]:
+    """Return whether weight decay applies to each trainable weight of a network; see `WeightDecay`."""
+    names = {id(variable): name for name, variable in named_variables(network).items()}
+    return [decays == "all" or names[id(variable)].endswith("kernel") for variable in network.trainable_variables]
+
+
+class WeightDecay:
+    """Weight decay: `coefficient` times half the squared norm of a network's kernels, or of all weights (`decays`)."""
+
+    def __init__(self, network: keras.Model, *, coefficient: float, decays: str):
+        self._coefficient = coefficient
+        self._weights = [
+            variable
+            for name, variable in named_variables(network).items()
+            if decays == "all" or name.endswith("kernel")
+        ]
+
+    def losses(self) -> dict[str, Tensor]:
+        """Return `reg_l2_loss` of the weights that are trainable at this moment."""
+        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._weights if weight.trainable]
+        return {"reg_l2_loss": 0.5 * self._coefficient * sum(squares, ops.convert_to_tensor(0.0))}

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from model.batch_norm import BatchNormalization, scale_and_shift
-from model.depthwise_conv import DepthwiseConv2D
+from model.fast_layers import DepthwiseConv2D
 from object_detection.structures import Tensor
 
 _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D, DepthwiseConv2D)

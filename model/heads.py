@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import keras
 
-from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
+from model.fast_layers import activation_layer
 from object_detection.structures import Tensor
 
 PRIOR_PROBABILITY = 0.01  # an object's at an anchor before training (Lin et al. 2017, section 4.1)

@@ -1,13 +1,17 @@
 """Detection losses, unreduced, in float32, with finite value and gradient at any logit."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 from keras import ops
 
-from object_detection.structures import Tensor
+from object_detection.geometry.box_coding import BoxCoder, FasterRcnnBoxCoder
+from object_detection.geometry.box_geometry import generalized_iou, iou
+from object_detection.structures import ScoredTargets, Targets, Tensor
 
 _LOWEST = float(np.finfo(np.float32).min)  # the difference of two logits may exceed the range of float32
+_UNLIMITED_LOG_SIZE = 32.0  # e^32 times the side of an anchor: its square is still far below the largest float32
 
 
 def focal_loss(logits: Tensor, targets: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> Tensor:
@@ -141,3 +145,79 @@ def huber_loss(errors: Tensor, *, delta: float) -> Tensor:
     size = ops.abs(errors)
     inside = ops.minimum(size, delta)
     return 0.5 * ops.square(inside) + delta * (size - inside)
+
+
+def quality_focal_loss(logits: Tensor, classes: Tensor, scores: Tensor) -> Tensor:
+    """Return |target - p|^2 times the binary cross entropy of each entry (Li et al. 2020, GFL, eq. 2 with beta 2).
+
+    The target of the entry of a positive anchor's class is a score: the IoU of its predicted box with its object, or
+    the score of a label assignment; all other entries have the target 0. So the trained score ranks boxes by their
+    quality, which suppression relies on.
+
+    Args:
+        logits: [..., K] float32; the loss is differentiable in them alone, and finite at any finite logit.
+        classes: [...] int32, the class of each anchor, -1 for none.
+        scores: [...] float32, 0 .. 1.
+
+    Returns:
+        [..., K]. Of arrays with K entries only the logits are kept for the gradient.
+    """
+    numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
+
+    def terms(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        target = ops.where(classes[..., None] == numbers, scores[..., None], 0.0)
+        # Both terms are at least 0, so that none cancels the other at large logits
+        cross_entropy = target * ops.softplus(-logits) + (1.0 - target) * ops.softplus(logits)
+        probability = ops.sigmoid(logits)
+        return probability, probability - target, cross_entropy
+
+    @ops.custom_gradient
+    def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
+            probability, error, cross_entropy = terms(logits)
+            slope = error * (2.0 * probability * ops.sigmoid(-logits) * cross_entropy + ops.square(error))
+            return (arguments[-1] if upstream is None else upstream) * slope
+
+        _, error, cross_entropy = terms(logits)
+        return ops.square(error) * cross_entropy, gradient
+
+    return of_logits(logits)
+
+
+def iou_loss(
+    box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder, *, kind: str
+) -> Tensor:
+    """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others.
+
+    Args:
+        box_deltas: [B, A, 4] float32; value and gradient are finite, also for boxes without an area.
+        targets: [B, A] entries.
+        anchors: [A, 4].
+        box_coder: decodes box_deltas and the targets.
+        kind: a penalty of `generalized_iou`.
+
+    Returns:
+        [B, A] float32.
+    """
+    predicted, assigned = _boxes_of_positives(box_deltas, targets, anchors, box_coder)
+    return ops.where(targets.positive, 1.0 - generalized_iou(predicted, assigned, kind=kind), 0.0)
+
+
+def iou_scores(box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder) -> Tensor:
+    """Return the IoU of the decoded boxes of positive anchors, 0 for the others, without gradient: [B, A] float32."""
+    predicted, assigned = _boxes_of_positives(ops.stop_gradient(box_deltas), targets, anchors, box_coder)
+    return ops.where(targets.positive, iou(predicted, assigned), 0.0)
+
+
+def _boxes_of_positives(
+    box_deltas: Tensor, targets: Targets | ScoredTargets, anchors: Tensor, box_coder: BoxCoder
+) -> tuple[Tensor, Tensor]:
+    """Return the predicted and the assigned box of each anchor, [B, A, 4] each.
+
+    Where an anchor is not positive both boxes are the anchor itself, so that an infinite box cannot make the gradient
+    of a masked term NaN.
+    """
+    if isinstance(box_coder, FasterRcnnBoxCoder) and box_coder.log_size_limit is None:
+        box_coder = dataclasses.replace(box_coder, log_size_limit=_UNLIMITED_LOG_SIZE)
+    predicted = box_coder.decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
+    return predicted, box_coder.decode(targets.box_deltas, anchors)

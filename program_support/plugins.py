@@ -11,6 +11,17 @@ from typing import Any
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
     "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
     "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
+    "efficientdet.loggers": {
+        "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
+        "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",
+        "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
+    },
+    "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
+    "efficientdet.families": {
+        "mask_rcnn": "efficientdet.plugins.mask_rcnn.family:FAMILY",
+        "ssd": "efficientdet.plugins.ssd.family:FAMILY",
+    },
+    "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
 }
 
 

@@ -17,20 +17,18 @@ import numpy as np
 from keras import ops
 from miniature import miniature_detector
 
+from efficientdet.plugins.mask_rcnn.detector import TwoStageConfig, TwoStageDetector
+from efficientdet.plugins.mask_rcnn.network import MaskRcnnConfig, build_mask_rcnn
+from efficientdet.plugins.mask_rcnn.regions import ProposalConfig
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector
 from model.dense_losses import LossConfig
 from model.detection_model import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
-from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
-from model.two_stage_config import TwoStageConfig
-from model.two_stage_detector import TwoStageDetector
 from object_detection.assignment.anchor_assignment import assign_anchors
-from object_detection.assignment.atss import AtssAssigner
 from object_detection.assignment.task_aligned import TaskAlignedAssigner
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.regions.proposals import ProposalConfig
 from object_detection.structures import Batch, Objects
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
@@ -91,8 +89,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
         found |= _named(
             f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class)
         )
-    for assigner in (AtssAssigner(), TaskAlignedAssigner()):
-        found |= _adaptively_assigned(detector, assigner, objects, outputs=(logits, deltas))
+    found |= _task_aligned(detector, objects, outputs=(logits, deltas))
     terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None, None), targets)
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
@@ -123,18 +120,18 @@ def _assigned(boxes):
     return assign_anchors(objects, anchor_grid(AnchorConfig(), (256, 256)))
 
 
-def _adaptively_assigned(detector, assigner, objects, *, outputs):
-    """Targets by an assigner, and the losses that have the IoU or its scores as target."""
+def _task_aligned(detector, objects, *, outputs):
+    """Targets by task alignment, and the losses that have its scores as target."""
     quality = LossConfig(class_loss="quality focal", box_loss="ciou", box_loss_weight=2.0)
-    config = dataclasses.replace(detector.config, assigner=assigner, losses=quality)
-    detector, name = DenseDetector(detector.network, config), type(assigner).__name__
+    config = dataclasses.replace(detector.config, assigner=TaskAlignedAssigner(), losses=quality)
+    detector = DenseDetector(detector.network, config)
 
     def learnt(objects, outputs):
-        targets = detector.targets(objects, outputs if detector.learns_from_outputs else None)
+        targets = detector.targets(objects, outputs)
         return targets, losses(detector, outputs, targets, detector.counts(targets))
 
     targets, terms = _compiled(learnt)(objects, outputs)
-    return _named(f"adaptive.{name}", targets) | {f"adaptive.{name}.{term}": value for term, value in terms.items()}
+    return _named("task_aligned", targets) | {f"task_aligned.{term}": value for term, value in terms.items()}
 
 
 def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):

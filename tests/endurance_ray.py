@@ -1,10 +1,10 @@
-"""eval.py --engine=ray on a cluster of three nodes of which a process or a node is killed, or a node is stopped.
+"""infer.py --engine=ray on a cluster of three nodes of which a process or a node is killed, or a node is stopped.
 
     python tests/endurance_ray.py [--kills=3] [--seed=0] [--only=process,node,stopped,head]
 
 The nodes are processes of this machine with one core each. At a random moment between the connection and the usual end
-a worker process gets SIGKILL, or all processes of a node get SIGKILL or SIGSTOP. Measures, detections and report must
-then be the files of an evaluation without Ray, byte for byte. Without its head the cluster is lost, and no
+a worker process gets SIGKILL, or all processes of a node get SIGKILL or SIGSTOP. Detections and
+annotated images must then be the files of one machine, byte for byte. Without its head the cluster is lost, and no
 traceback is expected. Ends with 1 otherwise.
 """
 
@@ -31,16 +31,15 @@ IMAGES = 400
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 
-class Evaluation:
-    """eval.py in a folder."""
+class Inference:
+    """infer.py in a folder."""
 
     def __init__(self, place: Path, name: str, engine: str):
         self.folder, self.log = place / name, place / f"{name}.log"
-        flags = {"ckpt_path": place / "ckpt", "val_file_pattern": f"{place}/drawn/val-*", "batch_size": 1}
-        flags |= {"output_json": self.folder / "measures.json", "testdev_dir": self.folder, "report": self.folder}
-        flags |= {"engine": engine}
+        flags = {"model": place / "ckpt", "image_path": place / "drawn/val", "batch_size": 1, "engine": engine}
+        flags |= {"output_dir": self.folder, "min_score_thresh": 0.01}
         self.folder.mkdir()
-        command = [sys.executable, str(ROOT / "eval.py"), *(f"--{flag}={value}" for flag, value in flags.items())]
+        command = [sys.executable, str(ROOT / "infer.py"), *(f"--{flag}={value}" for flag, value in flags.items())]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place, start_new_session=True)
         self.began = time.monotonic()
@@ -101,9 +100,9 @@ def main() -> int:
         drawn = draw_records(place / "drawn", images={"val": IMAGES})
         store_weights(str(place / "ckpt"), drawn.class_names)
         os.environ["PYTHONPATH"] = path_to_miniature(place)
-        local = Evaluation(place, "local", "local")
+        local = Inference(place, "local", "local")
         if code := local.end():
-            print(f"the evaluation without Ray ended with {code}\n{local.log.read_text()}")
+            print(f"the inference without Ray ended with {code}\n{local.log.read_text()}")
             return 1
         kinds = ["undisturbed", *(kind for kind in options.only.split(",") for _ in range(options.kills))]
         seconds = 0.0  # from the connection to the end
@@ -112,16 +111,16 @@ def main() -> int:
             for _ in range(2):
                 cluster.add_node(**_NODE)
             os.environ["RAY_ADDRESS"] = cluster.address
-            evaluation = Evaluation(place, f"ray-{number}", "ray")
-            wait_until(lambda run=evaluation: "ray: " in run.log.read_text(), evaluation.process)
+            inference = Inference(place, f"ray-{number}", "ray")
+            wait_until(lambda run=inference: "ray: " in run.log.read_text(), inference.process)
             begin, moment = time.monotonic(), chance.uniform(0, seconds)
             if kind != "undisturbed":
-                wait_until(lambda: False, evaluation.process, seconds=moment)
+                wait_until(lambda: False, inference.process, seconds=moment)
                 strike(cluster, kind, chance)
-            code = evaluation.end()
-            taken, log = time.monotonic() - begin, evaluation.log.read_text()
+            code = inference.end()
+            taken, log = time.monotonic() - begin, inference.log.read_text()
             seconds = seconds or taken
-            right = code == 0 and evaluation.digests() == local.digests()
+            right = code == 0 and inference.digests() == local.digests()
             if kind == "head" and code:
                 right = "Traceback" not in log
             wrong += not right
@@ -132,7 +131,7 @@ def main() -> int:
                 flush=True,
             )
             if not right:
-                print(log[-3000:], evaluation.digests(), local.digests(), sep="\n", flush=True)
+                print(log[-3000:], inference.digests(), local.digests(), sep="\n", flush=True)
             for process in [one for node in cluster.worker_nodes for one in family(node)]:
                 process.send_signal(signal.SIGCONT)
             cluster.shutdown()

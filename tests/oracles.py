@@ -220,14 +220,13 @@ def suppress(boxes, scores, classes, *, config):
 
 
 def _suppress_group(boxes, scores, members, config):
-    grown = np.float64(boxes) + np.array([0, 0, config.iou_pixel_offset, config.iou_pixel_offset])
     alive = {number: float(scores[number]) for number in members if scores[number] > config.score_threshold}
     chosen = []
     while alive and len(chosen) < config.max_detections:
         best = max(alive, key=lambda number: (alive[number], -number))
         chosen.append((best, alive.pop(best)))
         for number in list(alive):
-            overlap = iou(grown[best], grown[number])
+            overlap = iou(boxes[best], boxes[number])
             if config.method == "gaussian":
                 alive[number] *= math.exp(-(overlap**2) / config.sigma)
             elif overlap > config.iou_threshold:

@@ -9,7 +9,9 @@ import keras
 import numpy as np
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from model import feature_pyramid, mask_rcnn, resnet, retinanet, ssd
+from efficientdet.plugins.mask_rcnn import network as mask_rcnn
+from efficientdet.plugins.ssd import network as ssd
+from model import feature_pyramid, resnet, retinanet
 from model.detection_model import DetectionModel, named_variables, set_value
 from object_detection.structures import Batch, Objects
 

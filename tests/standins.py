@@ -1,24 +1,27 @@
 """Families of detectors as another package would bring them: installed beside the program, found by entry points."""
 
 import os
+import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-STANDINS = {  # model name -> module in tests/
-    "standin-dense": "standin_dense",
+PAGE = TESTS.parent / "docs/tutorials/new_family.md"
+STANDINS = {  # model name -> module in tests/, or of the page's first family
+    "plain-dense": "plain_family",
     "standin-two-stage": "standin_two_stage",
     "standin-anchor-free": "standin_anchor_free",
 }
 
 
-def available() -> list[str]:
-    """The model names whose module exists."""
-    return [name for name, module in STANDINS.items() if (TESTS / f"{module}.py").is_file()]
+def page_families() -> list[str]:
+    """The code of the families on the page."""
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def environment(folder: Path) -> dict[str, str]:
     """This process's environment, with those families as if a package in `folder` had been installed."""
-    install(folder, "efficientdet.families", [f"{name} = {STANDINS[name]}:FAMILY" for name in available()])
+    install(folder, "efficientdet.families", [f"{name} = {module}:FAMILY" for name, module in STANDINS.items()])
+    (folder / "plain_family.py").write_text(page_families()[0])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, TESTS, TESTS.parent)))}
 
 

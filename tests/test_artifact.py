@@ -36,7 +36,7 @@ from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.exports.formats import checked_formats, export_formats, format_of
 from efficientdet.exports.litert.model_file import write_litert
 from efficientdet.families.registry import hyperparameters_of
-from model.two_stage_detector import TwoStageDetector
+from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -39,7 +39,7 @@ def test_both_find_arrays_of_the_same_names_kinds_and_shapes(both):
     }
 
 
-@pytest.mark.parametrize("part", ["targets", "outputs", "b0", "losses", "adaptive"])
+@pytest.mark.parametrize("part", ["targets", "outputs", "b0", "losses", "task_aligned"])
 def test_both_give_the_same_numbers(both, part):
     tensorflow, jax = both
     names = [name for name in tensorflow if name.startswith(f"{part}.")]

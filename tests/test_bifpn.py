@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from model.bifpn import BifpnConfig, NearestResize, WeightedFusion, build_bifpn, cell_nodes
 from model.detection_model import named_variables
-from program_support.errors import InputError
 
 LEVELS_3_TO_7 = [
     (6, [3, 4]),
@@ -51,35 +50,6 @@ def test_the_nodes_of_a_quad_pyramid():
         *[(4, [1, 0]), (5, [2, 7]), (4, [1, 7, 8]), (3, [0, 9])],
         *[(3, [4, 10]), (4, [5, 9]), (5, [6, 8])],
     ]
-
-
-def test_the_nodes_of_two_levels_and_of_one():
-    assert cell_nodes(4, 5) == [(4, [0, 1]), (5, [1, 2])]
-    assert cell_nodes(3, 3) == []
-
-
-def test_every_edge_of_the_first_cell_has_its_own_convolution():
-    names = set(named_variables(pyramid_of(BifpnConfig(filters=8, cells=2))))
-    resampling = {name.rsplit("/", 2)[0] for name in names if "resample" in name}
-    assert resampling == {"resample_p6"} | {
-        f"fpn_cells/cell_0/{edge}"
-        for edge in (
-            "fnode1/resample_0_2_6",
-            "fnode2/resample_0_1_7",
-            "fnode3/resample_0_0_8",
-            "fnode4/resample_0_1_9",
-            "fnode5/resample_0_2_10",
-        )
-    }
-    assert {f"fpn_cells/cell_1/fnode{i}/op_after_combine{5 + i}/conv/pointwise_kernel" for i in range(8)} <= names
-    assert sum("/WSM" in name for name in names) == 2 * 19
-    assert "fpn_cells/cell_0/fnode4/WSM_2" in names
-    assert "fpn_cells/cell_0/fnode7/WSM_2" not in names
-
-
-def test_a_pyramid_whose_features_have_its_filters_resamples_without_weights():
-    names = named_variables(pyramid_of(BifpnConfig(filters=8, cells=1), channels=(8, 8, 8)))
-    assert not [name for name in names if "resample" in name]
 
 
 @pytest.mark.parametrize(
@@ -136,11 +106,6 @@ def test_fusion_by_hand():
     np.testing.assert_allclose(without_relu, np.full((1, 2, 2, 3), 281 / 2.0001), rtol=1e-6)
 
 
-def test_fusion_of_nothing_but_negative_weights_is_zero():
-    found = fusion_of([-1.0, -2.0])([tf.ones([1, 2, 2, 3])] * 2)
-    np.testing.assert_array_equal(found, np.zeros((1, 2, 2, 3)))
-
-
 def test_fusion_divides_in_float32_under_16_bits():
     """In float16 the sum of these weights is infinite, and each share of it nothing."""
     layer = WeightedFusion(dtype="mixed_float16")
@@ -170,29 +135,6 @@ def test_upsampling_copies_what_tensorflow_copies(source, half_pixel):
         np.testing.assert_array_equal(NearestResize(size, half_pixel_centers=half_pixel)(features), wanted)
 
 
-@pytest.mark.parametrize("half_pixel", UPSAMPLINGS)
-@pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 136), (72, 88)])
-def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height, width):
-    inputs = [keras.Input((-(-height // 2**level), -(-width // 2**level), 4)) for level in range(3, 6)]
-    pyramid = keras.Model(
-        inputs, build_bifpn(inputs, BifpnConfig(filters=4, cells=2, half_pixel_upsampling=half_pixel))
-    )
-    layers = [layer for layer in pyramid.layers if isinstance(layer, NearestResize)]
-    assert len(layers) == 2 * 4  # in each cell every level but the coarsest receives the one above
-    rule, odd = UPSAMPLINGS[half_pixel], 0
-    for layer in layers:
-        _, h, w, filters = layer.input.shape
-        features = np.random.default_rng(h).normal(size=(1, h, w, filters)).astype(np.float32)
-        H, W = layer.size
-        wanted = np.zeros((1, H, W, filters), np.float32)
-        for y in range(H):
-            for x in range(W):
-                wanted[0, y, x] = features[0, rule(y, h, H), rule(x, w, W)]
-        np.testing.assert_array_equal(layer(features), wanted, err_msg=layer.name)
-        odd += bool(H % h or W % w)
-    assert odd >= 2
-
-
 def test_layers_survive_their_configuration():
     for layer in (
         WeightedFusion(fusion_relu=False),
@@ -201,9 +143,3 @@ def test_layers_survive_their_configuration():
     ):
         again = type(layer).from_config(layer.get_config())
         assert again.get_config() == layer.get_config()
-
-
-@pytest.mark.parametrize("wrong", [{"weight_method": "attn"}, {"filters": 0}, {"cells": 0}])
-def test_a_pyramid_that_cannot_be_is_refused(wrong):
-    with pytest.raises(InputError, match="expected"):
-        BifpnConfig(**{"filters": 8, "cells": 1, **wrong})

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from object_detection.coco.bootstrap import interval, multiplicities, resampled
-from object_detection.coco.comparison import Comparison
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import ground_truth_from_dataset
-from object_detection.coco.matching import Instances, ObjectFlags, box_overlap
+from object_detection.coco.matching import Comparison, Instances, ObjectFlags, box_overlap
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows
 
@@ -92,7 +91,7 @@ def test_nothing_to_measure_has_no_interval(drawn):
     assert evaluator.evaluate(rows, resamples=20).intervals == {}  # a single image has no spread
 
 
-SETS, SET_IMAGES = 400, 30
+SETS, SET_IMAGES = 200, 30
 
 
 def simulated(random, skills):

@@ -83,11 +83,6 @@ def test_nothing():
     assert len(rows.scores) == 0
 
 
-def test_an_image_twice_is_refused():
-    with pytest.raises(InputError, match="image id 5 was evaluated twice"):
-        batch(image_ids=np.array([5, 5]))
-
-
 def test_float_ids_are_refused():
     with pytest.raises(ValueError, match="image ids are float32"):
         batch(image_ids=np.array([1, 2], np.float32))

@@ -9,14 +9,18 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
+from efficientdet.families.efficientdet.build import detector_config
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.model import onnx_model
+from efficientdet.plugins.mask_rcnn.regions import ProposalConfig
+from efficientdet.plugins.ssd.default_boxes import ssd300_levels
+from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
 from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
-from object_detection.geometry.anchor_conventions import ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.structures import Objects, Targets
@@ -186,18 +190,17 @@ def wanted_losses(outputs, objects, config):
 
 
 OPTIONS = {
-    "levels": {},
-    "rule": {"assigner": IouAssigner(positive_iou=0.45, negative_iou=0.3, claim="ties")},
-    "coder": {"box_coder": CODER},
-    "softmax": {
-        "losses": {"class_loss": "softmax cross entropy"},
-        "scores": "softmax",
-        "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3),
+    "EfficientDet's": {},
+    "RetinaNet's": {
+        "losses": {
+            "box_loss": "l1",
+            "box_loss_weight": 3.0,
+            "class_loss_weight": 2.0,
+            "normalizer": "positives of each image",
+        },
+        "assigner": IouAssigner(positive_iou=0.45, negative_iou=0.3, claim="ties"),
+        "box_coder": CODER,
     },
-    "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
-    "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
-    "each image": {"losses": {"normalizer": "positives of each image"}},
-    "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
     "SSD's": {
         "losses": {
             "hard_negative_ratio": 3.0,
@@ -208,16 +211,7 @@ OPTIONS = {
         "scores": "softmax",
         "assigner": IouAssigner(strictly=True, claim="best, last"),
     },
-    "all": {
-        "losses": {
-            "normalizer": "positives of each image",
-            "box_loss": "smooth l1",
-            "class_loss": "softmax cross entropy",
-        },
-        "box_coder": CODER,
-        "scores": "softmax",
-        "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
-    },
+    "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
 }
 
 
@@ -377,14 +371,32 @@ def corners(xywh):
     return np.concatenate([centers - half, centers + half], axis=-1)
 
 
+def test_the_weight_of_the_box_loss_follows_its_kind_unless_it_is_given():
+    for overrides, expected in (
+        ({}, ("huber", 50.0)),
+        ({"box_loss_type": "giou"}, ("giou", 2.0)),
+        ({"box_loss_weight": 0.0}, ("huber", 0.0)),
+    ):
+        config = detector_config(hyperparameters_of("efficientdet-d0", overrides)).losses
+        assert (config.box_loss, config.box_loss_weight) == expected
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("config", "options", "expected"),
     [
-        ({"hard_negative_ratio": 0.0}, "LossConfig.hard_negative_ratio is 0.0; expected a finite number above 0"),
-        ({"box_loss": "l2"}, "LossConfig.box_loss is l2; expected one of huber, smooth l1, l1"),
-        ({"normalizer": "images"}, "LossConfig.normalizer is images; expected one of positives of the batch"),
+        (LossConfig, {"hard_negative_ratio": 0.0}, "a finite number above 0"),
+        (LossConfig, {"box_loss": "l2"}, "one of huber, smooth l1, l1"),
+        (LossConfig, {"normalizer": "images"}, "one of positives of the batch"),
+        (SuppressionConfig, {"method": "linear"}, "one of hard"),
+        (SuppressionConfig, {"scores": "tanh"}, "one of sigmoid"),
+        (SuppressionConfig, {"candidates": 0}, "at least 1"),
+        (IouAssigner, {"claim": "none"}, "one of best"),
+        (IouAssigner, {"positive_iou": 0.0}, ""),
+        (BifpnConfig, {"filters": 8, "cells": 1, "pyramid": "pan"}, "one of bifpn"),
+        (ProposalConfig, {"iou_threshold": 0.0}, ""),
     ],
 )
-def test_unknown_losses_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        LossConfig(**options)
+def test_values_that_cannot_be_are_refused(config, options, expected):
+    key, value = list(options.items())[-1]
+    with pytest.raises(InputError, match=f"{config.__name__}.{key} is {value}; expected {expected}"):
+        config(**options)

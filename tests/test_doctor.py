@@ -18,21 +18,18 @@ from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
-from efficientdet.configuration.model_config import parse_overrides
-from efficientdet.data_checks.anchor_fit import best_overlaps
-from efficientdet.data_checks.anchor_search import anchor_match, smallest_usable_size
+from efficientdet.data_checks.anchor_search import smallest_usable_size
 from efficientdet.data_checks.check_report import write_page
-from efficientdet.data_checks.examination import examine, numbers, quick_findings
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
-from efficientdet.data_checks.image_checks import alike_images
-from efficientdet.data_checks.input_checks import better_shape
-from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.examination import alike_images, examine, numbers, quick_findings
+from efficientdet.data_checks.findings import Finding, as_hparams
+from efficientdet.data_checks.input_view import InputView, best_overlaps
 from efficientdet.data_checks.label_checks import duplicate_boxes
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from program_support.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent
+NOTE, WARNING = "note", "warning"
 THIN = np.array([8, 48])
 SMALL = {
     "efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
@@ -45,6 +42,15 @@ SMALL = {
 def found(images, about, hparams=HPARAMS):
     (finding,) = [finding for finding in quick_findings(images, hparams) if finding.about == about]
     return finding
+
+
+def tiny_objects(side, *, size=(720, 1280), count=30):
+    """Images with one class of wide objects, three times as wide as high, like license plates in photos of streets."""
+    images, random = healthy(count, names=("plate",)), np.random.default_rng(0)
+    sides = np.array([side / 3**0.5, side * 3**0.5]) * np.exp(random.normal(0, 0.2, (count, 1)))
+    corners = random.uniform(0, 1, (count, 2)) * (np.array(size) - sides)
+    boxes = np.float32(np.concatenate([corners, corners + sides], axis=1))
+    return replace(images, boxes=boxes, sizes=np.tile(np.int32(size), (count, 1)))
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -77,32 +83,73 @@ def test_nothing_is_found_on_healthy_images():
     assert examination.settings == {}
 
 
-def test_names_that_differ_by_case_or_blanks():
-    finding = found(healthy(names=("traffic light", "Dog", "trafficLight")), "class names")
-    assert finding.level == WARNING
-    assert "'traffic light' = 'trafficLight'" in finding.line
-
-
-def test_more_objects_than_slots():
-    many = with_boxes(healthy(), 3, [(place, place, place + 40, place + 50) for place in range(1, 70, 7)])
-    finding = found(many, "slots", replace(HPARAMS, max_instances_per_image=8))
-    in_tiles = replace(HPARAMS, max_instances_per_image=8, tile_size=64)
-    assert not [one for one in quick_findings(many, in_tiles) if one.about == "slots"]
-    assert (finding.settings, finding.images) == ({"max_instances_per_image": 16}, ["0-3.jpg"])
-    assert "the most 13: 5 are dropped in training" in finding.line
-
-
-def test_images_without_objects():
-    assert found(without_objects_of(healthy(), number=4), "empty images").images == ["0-4.jpg"]
-    few = healthy()
+def few_labeled():
+    images = healthy()
     for number in range(8):
-        few = without_objects_of(few, number=number)
-    assert found(few, "empty images").level == WARNING
+        images = without_objects_of(images, number=number)
+    return images
 
 
-def test_crowds_are_told_and_no_objects():
-    crowd = with_boxes(healthy(), 2, (0, 0, 128, 128), crowd=True)
-    assert [finding.about for finding in quick_findings(crowd, HPARAMS)] == ["crowds"]
+REFUSED = [f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)]
+MANY = [(place, place, place + 40, place + 50) for place in range(1, 70, 7)]
+WIDE = replace(healthy(size=(96, 128)), boxes=np.clip(healthy(size=(96, 128)).boxes, 0, 96))
+UNMATCHED = "; no anchors or jitter of efficientdet-d0 reduce this by much; a larger image_size, or tiles of the images"
+
+
+@pytest.mark.parametrize(
+    ("images", "changes", "about", "level", "words", "settings"),
+    [
+        (healthy(names=("b c", "Dog", "bC")), {}, "class names", WARNING, "'b c' = 'bC'", {}),
+        (
+            with_boxes(healthy(), 3, MANY),
+            {"max_instances_per_image": 8},
+            "slots",
+            WARNING,
+            "the most 13: 5 are dropped in training",
+            {"max_instances_per_image": 16},
+        ),
+        (without_objects_of(healthy(), number=4), {}, "empty images", NOTE, "0-4.jpg", {}),
+        (few_labeled(), {}, "empty images", WARNING, "check for missing labels", {}),
+        (with_boxes(healthy(), 2, (0, 0, 128, 128), crowd=True), {}, "crowds", NOTE, "1 crowd box, not used", {}),
+        (with_boxes(healthy(), 2, (0, 1, 128, 128)), {}, "whole-image boxes", NOTE, "0-2.jpg", {}),
+        (
+            replace(healthy(), left_out=REFUSED),
+            {},
+            "left out",
+            WARNING,
+            f"5 boxes are invalid and skipped: {'; '.join(REFUSED[:3])}; and 2 more",
+            {},
+        ),
+        (replace(healthy(400), left_out=REFUSED[:1]), {}, "left out", NOTE, "0.jpg: box", {}),
+        (WIDE, {}, "padding", WARNING, "25% of every 128x128 input is padding", {"image_size": "128x96"}),
+        (
+            tiny_objects(200),
+            {"image_size": 512, "tile_size": 128},
+            "tiles",
+            WARNING,
+            "of 30 objects are larger than a tile of 128x128 pixels",
+            {"tile_whole": True},
+        ),
+        (tiny_objects(2, size=(96, 128)), {}, "anchors", WARNING, UNMATCHED, {}),
+    ],
+)
+def test_findings_of_labels(images, changes, about, level, words, settings):
+    finding = found(images, about, HPARAMS.overridden(changes))
+    assert (finding.level, finding.settings) == (level, settings)
+    assert words in finding.line
+
+
+@pytest.mark.parametrize(
+    ("images", "changes", "about"),
+    [
+        (with_boxes(healthy(), 3, MANY), {"max_instances_per_image": 8, "tile_size": 64}, "slots"),
+        (with_boxes(healthy(), 2, (0, 0, 128, 128), crowd=True), {}, "whole-image boxes"),
+        (replace(healthy(), sizes=np.int32([(96, 128), (128, 96)] * 6)), {}, "padding"),  # no shape serves both
+        (tiny_objects(200), {"image_size": 512, "tile_size": 128, "tile_whole": True}, "tiles"),
+    ],
+)
+def test_no_finding(images, changes, about):
+    assert about not in [one.about for one in quick_findings(images, HPARAMS.overridden(changes))]
 
 
 def test_classes_without_a_usable_object():
@@ -125,10 +172,6 @@ def test_classes_without_a_usable_object():
     assert (absent.level, absent.line) == (WARNING, "1 of 3 classes have no object: fox")
 
 
-def test_whole_image_boxes():
-    assert found(with_boxes(healthy(), 2, (0, 1, 128, 128)), "whole-image boxes").images == ["0-2.jpg"]
-
-
 def test_duplicate_boxes_are_those_of_all_pairs():
     random = np.random.default_rng(3)
     images = healthy(6)
@@ -148,19 +191,6 @@ def test_duplicate_boxes_are_those_of_all_pairs():
                     expected.add((other, one))
     assert {tuple(sorted(pair)) for pair in duplicate_boxes(images).tolist()} == expected
     assert len(expected) > 4
-
-
-def test_padding_and_the_shape_that_has_none():
-    wide = healthy(size=(96, 128))
-    finding = found(replace(wide, boxes=np.clip(wide.boxes, 0, 96)), "padding")
-    assert finding.settings == {"image_size": "128x96"}
-    assert finding.line.startswith("25% of every 128x128 input is padding")
-    assert InputView(images=wide, hparams=HPARAMS).after(**finding.settings).padding == 0
-
-
-def test_no_shape_serves_wide_and_tall_images():
-    sizes = np.int32([(96, 128), (128, 96)] * 6)
-    assert better_shape(InputView(images=replace(healthy(), sizes=sizes), hparams=HPARAMS)) == {}
 
 
 def test_a_class_too_small_for_the_anchors():
@@ -188,8 +218,6 @@ def test_anchors_that_match_many_more_of_tiny_objects():
     assert finding.settings["anchor_scale"] < 2
     assert before.unmatched.mean() > 0.9
     assert 0.5 < after.unmatched.mean() < 0.75
-    assert "min_level" not in finding.settings  # it costs time
-    assert re.search(r"; anchor_scale=\S+,min_level=2 would reduce it to \d+%, but slows down each step", finding.line)
 
 
 def test_less_jitter_where_training_shows_objects_too_small():
@@ -207,56 +235,23 @@ def test_less_jitter_where_training_shows_objects_too_small():
     assert [*fixed] == ["anchor_scale"]
 
 
-def tiny_objects(side, *, size=(720, 1280), count=30):
-    """Images with one class of wide objects, three times as wide as high, like license plates in photos of streets."""
-    images, random = healthy(count, names=("plate",)), np.random.default_rng(0)
-    sides = np.array([side / 3**0.5, side * 3**0.5]) * np.exp(random.normal(0, 0.2, (count, 1)))
-    corners = random.uniform(0, 1, (count, 2)) * (np.array(size) - sides)
-    boxes = np.float32(np.concatenate([corners, corners + sides], axis=1))
-    return replace(images, boxes=boxes, sizes=np.tile(np.int32(size), (count, 1)))
-
-
-def test_a_warning_also_where_no_anchors_match():
-    """The worse the match, the more is said: at 128x96 no anchors, jitter or levels help."""
-    lines = {}
-    for size in ("128x96", "512x288"):
-        hparams = hyperparameters_of("efficientdet-d0", {"image_size": size})
-        finding = found(tiny_objects(45), "anchors", hparams)
-        assert finding.level == WARNING
-        lines[size], settings = finding.line, finding.settings
-    assert lines["128x96"].startswith(
-        "100% of the objects, at training scales, have an IoU below 0.5 with every anchor"
-    )
-    assert "the median object 4 in an input of 128x96" in lines["128x96"]
-    larger = re.search(r"; (image_size=(\d+)x\d+\S*) would reduce it to \d+%, with \S+ times the comp", lines["128x96"])
-    assert re.search(r"; tiles of the images by tile_size=\d+x\d+ with .* would reduce it to \d+%", lines["128x96"])
-    view = InputView(images=tiny_objects(45), hparams=HPARAMS).after(**parse_overrides(larger[1].replace("reduce", "")))
-    assert view.unmatched_in_training.mean() < 0.2
-    assert 384 <= int(larger[2]) <= 768
-    assert settings["jitter_min"] == 0.8  # together with other anchors, although either alone changes little
-
-
-def test_tiles_where_a_family_has_one_size():
-    line = found(tiny_objects(30), "anchors", hyperparameters_of("ssd300-resnet34", {})).line
-    assert "image_size=" not in line
-    assert "; tiles of the images by tile_size=" in line
-
-
-def test_nothing_matches_objects_of_two_pixels():
-    line = found(tiny_objects(2, size=(96, 128)), "anchors").line
-    assert line.endswith("; no anchors, jitter or input size of efficientdet-d0 reduces this by much")
-
-
 def test_fixed_anchors_are_kept():
     hparams, fixed = hyperparameters_of("efficientdet-d0", {"image_size": "512x288"}), {"anchor_scale", "aspect_ratios"}
-    assert anchor_match(tiny_objects(45), hparams).settings.keys() >= {"anchor_scale", "jitter_min"}
-    assert not anchor_match(tiny_objects(45), hparams, fixed=fixed).settings.keys() & fixed
+    [settings, kept] = [
+        one.settings
+        for names in ((), fixed)
+        for one in quick_findings(tiny_objects(45), hparams, fixed=names)
+        if one.about == "anchors"
+    ]
+    assert settings.keys() >= {"anchor_scale", "jitter_min"}
+    assert settings["jitter_min"] == 0.8  # together with other anchors, although either alone changes little
+    assert not kept.keys() & fixed
 
 
 def test_the_smallest_size_at_which_most_objects_match():
     images, hparams = tiny_objects(45), hyperparameters_of("efficientdet-d0", {})
     sizes = [f"{side}x{side // 2}" for side in (192, 320, 576)]
-    usable = [anchor_match(images, hparams.overridden({"image_size": size})).is_usable for size in sizes]
+    usable = [smallest_usable_size(images, hparams, [size]) == size for size in sizes]
     assert usable == sorted(usable)
     assert smallest_usable_size(images, hparams, sizes) == sizes[usable.index(True)]
     assert smallest_usable_size(images, hparams, sizes[: usable.index(True)]) is None
@@ -280,17 +275,6 @@ def test_task_alignment_needs_the_center_of_an_anchor_in_most_objects():
     assert 0.4 < np.mean(found[0] & found[1]) < 0.9
     assert sizes.index(usable) < sizes.index(smallest_usable_size(images, by_iou, sizes))
     assert sizes.index(usable) > 0
-
-
-def test_refused_boxes_are_named():
-    lines = [
-        f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)
-    ]
-    finding = found(replace(healthy(), left_out=lines), "left out")
-    assert finding.level == WARNING
-    assert finding.line == f"5 boxes are invalid and skipped: {'; '.join(lines[:3])}; and 2 more"
-    many = replace(healthy(400), left_out=lines[:1])
-    assert found(many, "left out").level == NOTE
 
 
 def test_thin_objects_want_other_ratios():
@@ -340,10 +324,13 @@ def test_dark_blank_and_broken_pictures(tmp_path):
     assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
     assert (WARNING, "1 of 12 differ in size from their labels (another image, or EXIF rotation): 0-9.jpg") in lines
     assert (NOTE, "2 of 12 are a single color: 0-1.jpg, 0-2.jpg") in lines
-    assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
+    assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6, 9]  # two findings name the first
+    wide = examine({"training": WIDE}, HPARAMS, images_read=3)
+    assert "--hparams=image_size=128x96" in write_page(tmp_path, wide).read_text(encoding="utf-8")
+    assert numbers(wide)["splits"]["training"]["images_read"] == 3
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
     assert "2 warnings" in page
-    assert "0-2.jpg: dark, white or blank" in page
+    assert "0-1.jpg: dark images, blank images" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]
     (tmp_path / "doctor.html").unlink()
@@ -353,15 +340,7 @@ def test_dark_blank_and_broken_pictures(tmp_path):
 
 
 def test_a_terminal_obeys_no_file_name():
-    assert Finding(about="a", level=NOTE, line="1 of 2: evil\x1b[2J\u202e.jpg").line == r"1 of 2: evil\x1b[2J\u202e.jpg"
-
-
-def test_page_shows_the_suggested_hyperparameters(tmp_path):
-    wide = healthy(size=(96, 128))
-    examination = examine({"training": replace(wide, boxes=np.clip(wide.boxes, 0, 96))}, HPARAMS, images_read=3)
-    page = write_page(tmp_path, examination).read_text(encoding="utf-8")
-    assert "--hparams=image_size=128x96" in page
-    assert numbers(examination)["splits"]["training"]["images_read"] == 3
+    assert Finding("a", False, "1 of 2: evil\x1b[2J\u202e.jpg").line == r"1 of 2: evil\x1b[2J\u202e.jpg"
 
 
 def test_settings_as_flags_take_them():
@@ -439,46 +418,33 @@ def test_labels_of_any_format(tmp_path, monkeypatch):
     assert "page" not in str(result)
 
 
-def test_records_tell_what_their_conversion_refused(tmp_path):
+def test_records_tell_what_their_conversion_refused(tmp_path, capsys):
     """Also of images that were dropped for it: their boxes are in no record."""
     for number in range(4):
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)).save(
-            tmp_path / f"{number}.png"
-        )
+        Image.new("RGB", (64, 48), (40 * number, 90, 9)).save(tmp_path / f"{number}.png")
     boxes = [(0, [1, 1, 30, 30]), (1, [2, 2, 30, 30]), (2, [99, 0, 5, 5]), (3, [9, 9, 30, 30]), (3, [9, 50, 30, 30])]
-    (tmp_path / "a.json").write_text(
-        json.dumps(
-            {
-                "images": [
-                    {"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)
-                ],
-                "categories": [{"id": 1, "name": "cell"}],
-                "annotations": [
-                    {"id": number, "image_id": image, "category_id": 1, "bbox": box}
-                    for number, (image, box) in enumerate(boxes, start=1)
-                ],
-            }
-        )
+    content = {
+        "images": [{"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)],
+        "categories": [{"id": 1, "name": "cell"}],
+        "annotations": [
+            {"id": number, "image_id": image, "category_id": 1, "bbox": box}
+            for number, (image, box) in enumerate(boxes, start=1)
+        ],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    config = ConversionConfig(
+        image_folder=str(tmp_path),
+        output_prefix=str(tmp_path / "train"),
+        num_shards=2,
+        processes=1,
+        max_bad_fraction=0.5,
     )
-    convert(
-        read_coco(object_annotations_file=str(tmp_path / "a.json")),
-        ConversionConfig(
-            image_folder=str(tmp_path),
-            output_prefix=str(tmp_path / "train"),
-            num_shards=2,
-            processes=1,
-            max_bad_fraction=0.5,
-        ),
-    )
-    ended = doctor(f"--records={tmp_path}/train-*", f"--output_dir={tmp_path}/out", "--image_size=128")
-    assert ended.returncode == 0, ended.stderr
-    assert (
-        "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out"
-        in ended.stdout
-    )
-    assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
-    page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
-    assert "3.png: box [9, 50, 30, 30]" in page
+    convert(read_coco(object_annotations_file=str(tmp_path / "a.json")), config)
+    efficientdet.examine(tmp_path / "train-*", output_dir=tmp_path / "out", image_size=128)
+    printed = capsys.readouterr().out
+    assert "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies" in printed
+    assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in printed
+    assert "3.png: box [9, 50, 30, 30]" in (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
 
 
 def test_small_objects_in_large_images_are_shown_in_tiles():
@@ -498,11 +464,3 @@ def test_small_objects_in_large_images_are_shown_in_tiles():
         rtol=1e-4,
     )
     assert (view.boxes <= 128).all()
-
-
-def test_objects_larger_than_tiles_need_the_complete_image():
-    finding = found(tiny_objects(200), "tiles", hyperparameters_of("efficientdet-d0", {"tile_size": 128}))
-    assert (finding.level, finding.settings) == (WARNING, {"tile_whole": True})
-    assert re.match(r"\d+ of 30 objects are larger than a tile of 128x128 pixels", finding.line)
-    whole = hyperparameters_of("efficientdet-d0", {"tile_size": 128, "tile_whole": True})
-    assert not [one for one in quick_findings(tiny_objects(200), whole) if one.about == "tiles"]

@@ -1,15 +1,7 @@
 import numpy as np
 import pytest
-from PIL import ImageFont
 
-from efficientdet.reports.drawing import (
-    PALETTE_SIZE,
-    _contrasting,
-    _printable,
-    _shortened,
-    class_color,
-    draw_detections,
-)
+from efficientdet.reports.drawing import PALETTE_SIZE, class_color, draw_detections
 
 
 def plain_image(height, width, value=128):
@@ -38,7 +30,6 @@ def test_the_label_has_the_color_of_the_box_and_text_on_it():
     )
     above = drawn[89:98, 102:138].reshape(-1, 3)  # within the label
     assert (above == class_color(1)).all(axis=-1).mean() > 0.3
-    assert _contrasting(class_color(1)) == (0, 0, 0)
     assert above[:, 1].min() < 64
     longer = draw_detections(
         plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog" * 9], scores=[0.87]
@@ -89,8 +80,8 @@ def test_what_has_nothing_to_draw(boxes):
     assert not np.shares_memory(drawn, image)
 
 
-@pytest.mark.parametrize("name", ["", "größe", "細胞 кот", "two\nlines\ttab", "x" * 300, "🐈", "\x00"])
-@pytest.mark.parametrize("size", [(1, 1), (3, 200), (32, 32), (70, 20), (128, 96)])
+@pytest.mark.parametrize("name", ["", "größe", "細胞 кот", "two\nlines\ttab", "x" * 300, "🐈", "\x00", "a" * 100_000])
+@pytest.mark.parametrize("size", [(1, 1), (3, 200), (128, 96)])
 def test_any_name_on_any_size(name, size):
     generator = np.random.default_rng(0)
     boxes = generator.uniform(-20, 150, (12, 4))
@@ -98,35 +89,6 @@ def test_any_name_on_any_size(name, size):
     drawn = draw_detections(plain_image(*size), boxes, classes=[0] * 12, names=[name], scores=generator.random(12))
     assert drawn.shape == (*size, 3)
     assert drawn.dtype == np.uint8
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("two\nlines\ttab ", "two lines tab"), ("Élan à vélo", "Elan a velo"), ("", ""), ("细胞", "细胞")],
-)
-def test_names_are_made_printable(name, wanted):
-    assert _printable(name) == wanted
-
-
-def test_a_long_name_is_shortened_to_what_fits():
-    """Each letter fits where the one before it does: the longest that fits is found also by trying all."""
-    font = ImageFont.load_default(12)
-    for name in ("giraffe " * 30 + "77%", "W" * 300 + " 77%", "il" * 200 + " 5%"):
-        letters, _, score = name.rpartition(" ")
-        for width in (20, 33, 100, 250, 1000):
-            fitting = [
-                text for kept in range(1, len(letters)) if font.getlength(text := f"{letters[:kept]}. {score}") <= width
-            ]
-            expected = name if font.getlength(name) <= width else fitting[-1] if fitting else score
-            assert _shortened(name, font=font, width=width) == (expected if font.getlength(expected) <= width else "")
-
-
-def test_a_name_is_measured_in_few_attempts(monkeypatch):
-    font, measured = ImageFont.load_default(12), []
-    monkeypatch.setattr(font, "getlength", lambda text: measured.append(text) or len(text) * 6)
-    assert _shortened("a" * 100_000 + " 77%", font=font, width=120) == "a" * 15 + ". 77%"
-    assert len(measured) < 10
-    assert max(map(len, measured)) <= 120 + len(". 77%")
 
 
 def test_six_thousand_pixels():
@@ -150,19 +112,6 @@ def test_colors_are_stable_and_distinct():
     assert [class_color(index) for index in (0, 1, 2)] == [(255, 51, 51), (0, 255, 0), (34, 34, 255)]
     assert class_color(PALETTE_SIZE + 4) == class_color(4)
     assert len({class_color(index) for index in range(PALETTE_SIZE)}) == PALETTE_SIZE
-
-
-def test_text_is_readable_on_every_color():
-    """Contrast as the W3C defines it (WCAG 2.1), at least 3 : 1."""
-
-    def luminance(color):
-        share = np.array(color) / 255
-        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
-        return linear @ (0.2126, 0.7152, 0.0722) + 0.05
-
-    for index in range(PALETTE_SIZE):
-        pair = sorted([luminance(class_color(index)), luminance(_contrasting(class_color(index)))])
-        assert pair[1] / pair[0] > 3.0
 
 
 @pytest.mark.parametrize(
@@ -205,9 +154,3 @@ def test_masks_of_neighbors_have_an_edge_between_them():
         radius = np.hypot(y - 400, x - center)
         assert pure[(radius > 199) & disc].all()
         assert not pure[radius < 197].any()
-
-
-def test_an_empty_mask_leaves_the_picture_alone():
-    box = [[5.0, 10.0, 15.0, 28.0]]
-    drawn = draw_detections(plain_image(20, 30), box, classes=[3], names="abcd", masks=[np.zeros((20, 30), bool)])
-    np.testing.assert_array_equal(drawn, draw_detections(plain_image(20, 30), box, classes=[3], names="abcd"))

@@ -13,10 +13,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.optimization.build_step import build_train_step
-from efficientdet.optimization.optimizer import build_optimizer
-from model.detection_model import SEED_STATE, named_variables
-from object_detection.structures import Batch, Objects
+from model.detection_model import named_variables
 
 SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))
 
@@ -104,35 +101,3 @@ def test_the_backbone_of_imagenet_is_automls_or_of_keras():
         hparams = hyperparameters_of(f"efficientdet-{model}", {})
         assert hparams.family.imagenet_backbone(hparams) == backbone
     assert published_files()["efficientnet-lite3"].url.endswith("/efficientnet/lite/efficientnet-lite3.tar.gz")
-
-
-def test_a_training_step_moves_every_kernel_and_the_draws_of_stochastic_depth(detector, published):
-    network = detector.network
-    optimizer = build_optimizer(hyperparameters_of("efficientdet-lite0", {}), precision="float32")
-    optimizer.build(network.trainable_variables)
-    corners = np.float32([[[2, 3]], [[10, 8]]])
-    batch = Batch(
-        images=np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), np.uint8),
-        sizes=np.full((2, 2), 64, np.int32),
-        objects=Objects.of_boxes(
-            boxes=np.concatenate([corners, corners + 40], axis=-1),
-            classes=np.int32([[0], [6]]),
-            valid=np.ones((2, 1), bool),
-            crowd=np.zeros((2, 1), bool),
-        ),
-        image_ids=np.arange(2),
-        positions=np.arange(2),
-        scales=np.ones((2, 2), np.float32),
-    )
-    try:
-        report = build_train_step(detector, optimizer, None, compiled=False)(batch, 0.01)
-        assert report["finite"]
-        assert report["positives"] >= 2
-        kernels = {name: value for name, value in named_variables(network).items() if name.endswith("kernel")}
-        still = [name for name, kernel in kernels.items() if np.array_equal(to_numpy(kernel.value), published[name])]
-        assert not still
-        seeds = [variable for variable in network.variables if variable.name == SEED_STATE]
-        assert [int(seed.value[1]) for seed in seeds] == [1] * 9
-    finally:
-        for name, variable in named_variables(network).items():
-            variable.assign(published[name])

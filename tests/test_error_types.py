@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, ground_truth, rows_of
+from coco_cases import BOX, OTHER, by_pycocotools, detections, ground_truth
 
 from object_detection.coco.error_analysis import ERROR_TYPES, ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
@@ -182,12 +182,3 @@ def put_right(result, found_object):
 def average_precision(truth, results):
     precision = by_pycocotools(truth, results, image_ids=list(truth.image_sizes)).eval["precision"][0, :, :, 0, 2]
     return precision[precision > -1].mean()
-
-
-def test_nothing_found_and_nothing_wanted():
-    empty = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections([], images=(0, 1, 2)))
-    assert empty.errors.missed.all()
-    assert {name: cost.count for name, cost in empty.costs.items()} == dict.fromkeys(ERROR_TYPES, 0) | {"missed": 5}
-    truth = ground_truth([], categories=CATEGORIES)
-    none = analysis_of(truth, rows_of([], truth=truth))
-    assert all(np.isnan(cost.class_ap).all() for cost in none.costs.values())

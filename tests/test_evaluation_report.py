@@ -13,9 +13,14 @@ from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
-from efficientdet.evaluation.error_plots import COLORS, error_plots
 from efficientdet.evaluation.evaluate import record_numbers
-from efficientdet.evaluation.evaluation_report import EvaluationReport, evaluation_page, write_evaluation_report
+from efficientdet.evaluation.evaluation_report import (
+    COLORS,
+    EvaluationReport,
+    error_plots,
+    evaluation_page,
+    write_evaluation_report,
+)
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth

@@ -237,7 +237,6 @@ def test_an_error_in_reading_is_the_callers(small_d0):
         {"per_class": False},
         {"method": "hard"},
         {"method": "hard", "per_class": False},
-        {"iou_pixel_offset": 1.0},
         {"score_threshold": 0.3},
         {"candidates": 40},
         {"max_detections": 7, "candidates": 900},

@@ -39,6 +39,7 @@ from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.detection_model import named_variables
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 from program_support.errors import InputError
 
@@ -337,7 +338,7 @@ def test_other_normalizations_become_part_of_the_network():
 
 
 def test_boxes_with_a_last_pixel_are_refused():
-    detector = tiny_lite(iou_pixel_offset=1.0)
+    detector = tiny_lite(box_coder=FasterRcnnBoxCoder(last_pixel=True))
     with pytest.raises(InputError, match="TFLite_Detection_PostProcess measures boxes from corner to corner"):
         detector.postprocessing.litert_operator()
 

@@ -85,33 +85,6 @@ def test_an_untrained_head_believes_in_one_percent_and_in_its_anchors():
     np.testing.assert_array_equal(box_deltas, np.zeros((1, 40, 4)))
 
 
-def test_convolutions_are_shared_and_statistics_are_not():
-    names = set(named_variables(heads_of(HeadConfig(filters=8, depth=2))))
-    convs = {
-        f"class_net/class-{i}/{role}"
-        for i in (0, 1, "predict")
-        for role in ("depthwise_kernel", "pointwise_kernel", "bias")
-    }
-    norms = {
-        f"class_net/class-{i}-bn-{level}/{role}"
-        for i in (0, 1)
-        for level in (3, 4)
-        for role in ("gamma", "beta", "moving_mean", "moving_variance")
-    }
-    wanted = convs | norms
-    assert names == wanted | {name.replace("class", "box") for name in wanted}
-
-
-def test_each_level_learns_its_own_statistics():
-    network = heads_of(HeadConfig(filters=8, depth=1))
-    rng = np.random.default_rng(0)
-    network([features + shift for features, shift in zip(pyramid_of(rng), (0, 100), strict=True)], training=True)
-    means = {
-        level: np.abs(named_variables(network)[f"class_net/class-0-bn-{level}/moving_mean"]).mean() for level in (3, 4)
-    }
-    assert means[4] > 10 * means[3]
-
-
 def test_ordinary_convolutions():
     network = heads_of(HeadConfig(filters=8, depth=1, separable_conv=False, activation="relu"))
     names = set(named_variables(network))

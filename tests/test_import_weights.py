@@ -17,8 +17,7 @@ from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.pretrained_weights import Source, read_source
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.families.efficientdet.family import FAMILY
-from efficientdet.families.efficientdet.published_weights import from_nvidia
+from efficientdet.families.efficientdet.family import FAMILY, from_nvidia
 from model.bifpn import NearestResize
 from model.detection_model import named_variables
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV

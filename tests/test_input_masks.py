@@ -14,11 +14,11 @@ from dataset.input.augmentation import Cropping, ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop, crop_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
-from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
+from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 from object_detection.coco.run_length_masks import decoded
 from object_detection.structures import Detections
 from program_support.errors import InputError

@@ -8,7 +8,7 @@ import tensorflow as tf
 from onnx import TensorProto, helper
 
 from efficientdet.onnx_translation.graph import OnnxGraph
-from object_detection.suppression import onnx_soft_nms, onnx_suppression, tensor_suppression
+from object_detection.suppression import onnx_suppression, tensor_suppression
 from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
@@ -87,7 +87,7 @@ def in_keras(config):
 def test_detections_are_those_of_one_selection_at_a_time(monkeypatch, made, options, first, examined):
     for module in (onnx_suppression, tensor_suppression):
         monkeypatch.setattr(module, "FIRST_CANDIDATES", first)
-    monkeypatch.setattr(onnx_soft_nms, "EXAMINED", examined)
+    monkeypatch.setattr(onnx_suppression, "EXAMINED", examined)
     monkeypatch.setattr(tensor_suppression, "_EXAMINED", examined)
     config = SuppressionConfig(candidates=100, max_detections=SLOTS, **options)
     detect = made(config)

@@ -30,11 +30,6 @@ def test_focal_loss_by_hand():
     np.testing.assert_allclose(focal([0.0, 0.0], [1, 0]), [0.25 * half, 0.75 * half], rtol=1e-6)
 
 
-def test_a_badly_missed_object_costs_what_it_should():
-    """NVIDIA's form overflows here and charges nothing."""
-    np.testing.assert_allclose(focal([-100.0, 100.0, -1000.0], [1, 0, 1]), [25, 75, 250], rtol=1e-6)
-
-
 @pytest.mark.parametrize("gamma", [0.0, 1.5, 2.0])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_focal_loss_is_finite_in_value_and_gradient(gamma, label_smoothing):
@@ -70,14 +65,6 @@ def test_the_gradient_of_focal_loss_is_its_slope(gamma, label_smoothing):
 def test_huber_loss_by_hand():
     found = huber_loss(tf.constant([0.0, 0.05, -0.1, 0.2, -3.0]), delta=0.1)
     np.testing.assert_allclose(found, [0, 0.00125, 0.005, 0.015, 0.295], rtol=1e-5)
-
-
-def test_the_slope_of_huber_is_the_error_cut_at_delta():
-    errors = tf.constant([0.0, 0.05, -0.07, 0.2, -3.0, 1e6])
-    with tf.GradientTape() as tape:
-        tape.watch(errors)
-        losses = huber_loss(errors, delta=0.1)
-    np.testing.assert_allclose(tape.gradient(losses, errors), [0, 0.05, -0.07, 0.1, -0.1, 0.1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [1.5, 2.0])
@@ -127,11 +114,6 @@ def cross_entropy(logits, classes):
         for row, number in zip(logits.reshape(-1, logits.shape[-1]), np.ravel(classes), strict=True)
     ]
     return np.reshape(losses, np.shape(classes))
-
-
-def test_softmax_cross_entropy_by_hand():
-    found = softmax_cross_entropy(tf.constant([[0.0, 0.0], [0.0, math.log(3)], [7.0, 7.0]]), tf.constant([0, 0, 1]))
-    np.testing.assert_allclose(found, [math.log(2), math.log(4), math.log(2)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 40, 7), (25, 2), (6, 1)])
@@ -190,33 +172,6 @@ def test_smooth_l1_and_its_slope_against_the_oracle(beta):
     np.testing.assert_allclose(losses, wanted(errors), rtol=1e-5)
     slope = (wanted(np.float64(errors) + 1e-7) - wanted(np.float64(errors) - 1e-7)) / 2e-7
     np.testing.assert_allclose(tape.gradient(losses, inputs), slope, rtol=1e-4, atol=1e-4)
-
-
-def test_l1_and_smooth_l1_at_the_ends():
-    errors = tf.constant([0.0, -2.0, 1e38, -1e38])
-    for loss in (l1_loss, lambda errors: smooth_l1_loss(errors, beta=0.5)):
-        with tf.GradientTape() as tape:
-            tape.watch(errors)
-            losses = loss(errors)
-        np.testing.assert_array_equal(tape.gradient(losses, errors), [0, -1, 1, -1])
-        assert np.isfinite(losses).all()
-    np.testing.assert_allclose(l1_loss(errors)[:2], [0, 2])
-
-
-@pytest.mark.parametrize("beta", [0.0, -1.0])
-def test_a_beta_that_nothing_can_be_within_is_refused(beta):
-    with pytest.raises(ValueError, match="expected above 0"):
-        smooth_l1_loss(tf.zeros([1]), beta=beta)
-
-
-def test_the_published_losses_of_proposals(golden_folder):
-    """Smooth L1 of beta 1/9 over positives, binary cross entropy (a focal loss of gamma 0, twice), over all samples."""
-    golden = np.load(golden_folder / "families" / "maskrcnn_rpn_losses.npz")
-    labels, logits = golden["labels"], golden["objectness"][..., None]
-    losses = 2 * focal_loss_of_classes(
-        tf.constant(logits), tf.constant(np.where(labels == 1, 0, -1)), alpha=0.5, gamma=0.0
-    )
-    assert np.float64(losses)[labels >= 0].mean() == pytest.approx(float(golden["all_objectness_loss"]), rel=1e-5)
 
 
 # --- hard negatives

@@ -13,12 +13,11 @@ from efficientdet.checkpoints.pretrained_weights import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.predict import exported_network
 from efficientdet.inference.runtimes import copied
+from efficientdet.plugins.mask_rcnn.detector import FirstStage
+from efficientdet.plugins.mask_rcnn.region_layers import MasksOfClasses
+from efficientdet.plugins.mask_rcnn.sampled_regions import assign_regions, mask_targets
 from model.batch_norm import BatchNormalization
 from model.detection_model import losses, named_variables
-from model.region_layers import MasksOfClasses
-from model.two_stage_detector import FirstStage
-from object_detection.regions.mask_targets import mask_targets
-from object_detection.regions.region_sampling import assign_regions
 from object_detection.structures import Objects
 
 MODEL, CLASSES = "mask-rcnn-resnet50", 90
@@ -166,15 +165,6 @@ def test_an_exported_file_finds_the_same(small, runtime, sizes):
     for image, outputs in enumerate(found):
         for ours, theirs in zip(outputs, wanted, strict=True):
             np.testing.assert_allclose(ours, theirs[image], atol=2e-3 if ours.shape[-1] == 4 else 1e-4)
-
-
-def test_a_file_suppresses_across_classes_where_the_detector_does(small):
-    agnostic = detector_of("mask-rcnn-resnet18", **SMALL, **{"nms_configs.per_class": False})
-    agnostic.network.set_weights(small.network.get_weights())
-    wanted = [np.asarray(values) for values in agnostic.outputs(IMAGES, SIZES)]
-    assert 0 < (wanted[1] > 0).sum() < (np.asarray(small.outputs(IMAGES, SIZES)[1]) > 0).sum()
-    for image, outputs in enumerate(exported_network(agnostic, runtime="onnxruntime")(IMAGES, SIZES, copied)):
-        np.testing.assert_allclose(outputs[1], wanted[1][image], atol=1e-4)
 
 
 def objects_of(golden, images, *, size):

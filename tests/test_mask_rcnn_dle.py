@@ -9,14 +9,14 @@ import tensorflow as tf
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import exported_network
 from efficientdet.inference.runtimes import copied
+from efficientdet.plugins.mask_rcnn.proposal_anchors import centered_levels
+from efficientdet.plugins.mask_rcnn.regions import ProposalConfig, region_proposals
+from efficientdet.plugins.mask_rcnn.roi_align import RegionPooling, roi_align
+from efficientdet.plugins.mask_rcnn.sampled_regions import mask_targets
 from model.detection_model import losses
-from object_detection.geometry.anchor_conventions import centered_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
-from object_detection.regions.mask_targets import mask_targets
-from object_detection.regions.proposals import ProposalConfig, region_proposals
-from object_detection.regions.roi_align import RegionPooling, roi_align
 from object_detection.structures import Objects
 
 MODEL = "mask-rcnn-resnet18-dle"
@@ -49,14 +49,6 @@ def detector():
         predictor = built.network.get_layer(f"roi_heads.{name}")
         predictor.kernel.assign(factor * np.asarray(predictor.kernel))
     return built
-
-
-def test_what_the_preset_stands_for():
-    hparams = hyperparameters_of(MODEL, {})
-    assert (hparams.backbone_name, hparams.conventions, hparams.image_size) == ("resnet18", "dle", "1344x832")
-    assert (hparams.nms_configs.score_thresh, hparams.nms_configs.iou_thresh) == (0.0, 0.5)
-    epochs = hparams.lr_warmup_epoch, hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch, hparams.num_epochs
-    assert epochs == (0.3, 8, 10, 12)
 
 
 def test_anchors_by_hand():

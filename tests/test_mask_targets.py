@@ -1,10 +1,9 @@
 """Mask targets against torchvision's of whole bitmaps, and of masks within boxes against bitmaps made of these."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from object_detection.regions.mask_targets import mask_targets
+from efficientdet.plugins.mask_rcnn.sampled_regions import mask_targets
 
 YX = [1, 0, 3, 2]
 
@@ -67,23 +66,6 @@ def test_masks_within_boxes_are_their_bitmaps():
     np.testing.assert_allclose(found[1, :2], wanted[1, :2], atol=1e-5)
     assert np.abs(found[1, 2] - wanted[1, 2]).mean() < 0.05
     assert 0.2 < wanted[1, 2].mean() < 0.8
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_samples_of_a_bin_by_hand(compiled):
-    """A bin of four pixels: four samples, or one in its middle, which lies between the second and third pixel's."""
-    masks, frames = np.uint8([[[[1, 0, 0, 1]] * 4]]), np.float32([[[0, 0, 4, 4]]])
-    arguments = masks, frames, frames, np.int32([[0]]), np.int32([[4, 4]])
-    # The samples of a bin [0, 4) are at 0.5, 1.5, 2.5, 3.5 of pixels that stand at 0, 1, 2, 3
-    for max_samples, wanted in ((4, (0.5 + 0 + 0.5 + 1) / 4), (1, 0)):
-        found = targets_of(*arguments, size=1, max_samples=max_samples, compiled=compiled)
-        np.testing.assert_allclose(found, [[[[wanted]]]], atol=1e-6)
-
-
-def test_padding_is_finite():
-    nothing = np.zeros((1, 1, 4), np.float32)
-    found = targets_of(np.zeros((1, 1, 4, 4), np.uint8), nothing, nothing, np.int32([[0]]), np.int32([[4, 4]]), size=3)
-    np.testing.assert_array_equal(found, np.zeros((1, 1, 3, 3)))
 
 
 def test_a_mask_goes_on_at_the_border_of_the_image_and_fades_at_its_own():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "a [b] {c} *?'\" ü \\n %d #1"
-MODEL = {"model_name": "standin-dense"}
+MODEL = {"model_name": "plain-dense"}
 
 
 @pytest.fixture(scope="module")

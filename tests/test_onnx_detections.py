@@ -17,7 +17,7 @@ WAYS = {
     "gaussian, per class": {},
     "gaussian, all classes": {"per_class": False, "score_threshold": 0.3},
     "hard, per class": {"method": "hard", "iou_threshold": 0.3},
-    "hard, all classes": {"method": "hard", "per_class": False, "iou_threshold": 0.4, "iou_pixel_offset": 1.0},
+    "hard, all classes": {"method": "hard", "per_class": False, "iou_threshold": 0.4},
     "of each level": {
         "method": "hard",
         "candidates_per_level": 20,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 from test_augmentation import encoded, picture
 
-from dataset.input.overlap_crop import OverlapCrop
+from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 
 WHOLE = "the whole image"
 OPTIONS = (WHOLE, 0.1, 0.3, 0.5, 0.7, 0.9, None)

@@ -10,11 +10,11 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import ColorJitter, ResizeAndFlip
 from dataset.input.input_config import InputConfig
-from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox, Stretch
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
+from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 from program_support.errors import InputError
 
 NAMES = ClassNames((2, 5, 9), ("cat", "dog", "elk"))

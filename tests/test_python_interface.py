@@ -31,7 +31,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.exports.model_card import files_to_publish
 from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 from efficientdet.weights.hub_files import publish
 from model.multiply_adds import multiply_adds
 from object_detection.coco.run_length_masks import decoded
@@ -59,7 +59,7 @@ def worked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worked")
     draw_data_set(folder / "drawn", images={"train": 12, "val": 4}, image_size=(64, 64), seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (restore, training_start):
+        for module in (restore, training_state):
             patch.setattr(module, "build_detector", build_miniature)
         random.seed(5)
         before = state_of_process()

@@ -1,4 +1,4 @@
-"""eval.py and infer.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
+"""infer.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,6 @@ from miniature import build_miniature
 from stored_miniature import store_weights
 
 import efficientdet
-from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.plugins.cluster.ray_cluster import RayCluster
 from program_support.engines import Finished
@@ -65,61 +64,6 @@ def digests(folder):
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-@pytest.mark.parametrize("settings", [{"batch_size": 2}, {"batch_size": 1, "hparams": "tile_size=48"}])
-def test_evaluation_is_that_of_one_machine(drawn, checkpoint, tmp_path, capsys, settings):
-    results, printed = [], []
-    for engine in ("local", "ray"):
-        out = tmp_path / engine
-        results.append(
-            efficientdet.evaluate(
-                checkpoint,
-                drawn.folder / "val-*",
-                testdev_dir=out,
-                output_json=out / "measures.json",
-                report=out,
-                eval_samples=20,
-                engine=engine,
-                **settings,
-            )
-        )
-        printed.append(capsys.readouterr().out.replace(str(out), "OUT"))
-    assert results[1].detections == results[0].detections > 20
-    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-    lines = [line for line in printed[1].splitlines() if not line.startswith("ray: ")]
-    assert lines == printed[0].splitlines()
-    assert "ray: " in printed[1]
-
-
-def test_a_record_that_ends_every_process_is_named(drawn, checkpoint, monkeypatch):
-    index = index_records(sorted(map(str, drawn.folder.glob("val-*"))))
-
-    def run(self, function, items, *, size, **settings):
-        yield Finished(0, 11, function(items[:11]))
-        yield Finished(11, 12, None, "its process died")
-
-    monkeypatch.setattr(RayCluster, "run", run)
-    monkeypatch.setattr(RayCluster, "results", lambda self, function, items, **settings: [*map(function, items)])
-    where = f"{index.path(11)}: no detection is possible in the record at byte {index.start(11)}"
-    with pytest.raises(InputError, match=f"^{where}: each time its process died$"):
-        efficientdet.evaluate(checkpoint, drawn.folder / "val-*", batch_size=1, engine="ray")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"images": "photos"}, "engine=ray: evaluates a checkpoint on records, without --images"),
-        ({"results": "a.json"}, "engine=ray: evaluates a checkpoint on records, without --results"),
-        ({"ckpt_path": "a.onnx"}, "engine=ray: expected a checkpoint; a.onnx is an exported file"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "engine=ray: expected a single process; mpirun started 2"),
-    ],
-)
-def test_what_a_cluster_does_not_evaluate(checkpoint, monkeypatch, settings, message):
-    if "OMPI_COMM_WORLD_SIZE" in settings:
-        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", settings.pop("OMPI_COMM_WORLD_SIZE"))
-    with pytest.raises(InputError, match=f"^{message}"):
-        efficientdet.evaluate(**{"ckpt_path": checkpoint, "engine": "ray", **settings})
 
 
 @pytest.fixture(scope="module")

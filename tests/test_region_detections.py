@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION, region_detections
-from object_detection.suppression.tensor_suppression import SuppressionConfig
+from efficientdet.plugins.mask_rcnn.regions import REGION_BOX_CODER, region_detections
 
 YX = [1, 0, 3, 2]
 
@@ -50,10 +49,3 @@ def test_by_hand():
     np.testing.assert_array_equal(found.classes[0, :3], [0, 1, 1])
     np.testing.assert_allclose(found.scores[0, :3], [0.7, 0.3, 0.1], rtol=1e-5)
     np.testing.assert_allclose(found.boxes[0, :3], [[10, 10, 30, 32], [30, 10, 40, 30], [10, 10, 30, 32]], atol=1e-4)
-
-
-def test_another_reading_is_refused():
-    arguments = [tf.zeros(shape) for shape in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 2), (1, 2))]
-    with pytest.raises(ValueError, match="scores of regions by sigmoid, clip False; expected softmax, True"):
-        region_detections(*arguments, config=SuppressionConfig())
-    assert REGION_SUPPRESSION.per_class

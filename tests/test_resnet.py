@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from torch_recipe import named_shapes, recipe_weights
 
+from efficientdet.families.torch_family import from_torch, is_torch
 from model.detection_model import named_variables
 from model.resnet import RESNETS, build_resnet, is_in_first_stages
-from model.torch_weights import from_torch, is_torch
-from program_support.errors import InputError
 
 
 @pytest.mark.parametrize("name", RESNETS)
@@ -38,18 +37,6 @@ def test_recipe_gives_the_published_checksums(golden_folder):
     np.testing.assert_allclose(
         weights["conf.0.weight"].flat[:4], [0.02306123, 0.01002837, 0.04525405, -0.00774771], rtol=1e-5
     )
-
-
-@pytest.mark.parametrize(("strides", "sides"), [((1, 2, 1), (75, 38, 38)), ((1, 2, 2, 2), (75, 38, 19, 10))])
-def test_strides_of_stages_are_a_choice(strides, sides):
-    images = keras.Input((300, 300, 3))
-    stages = build_resnet(images, "resnet18", stage_strides=strides)
-    assert [stage.shape[1:3] for stage in stages] == [(side, side) for side in sides]
-
-
-def test_unknown_name_is_refused():
-    with pytest.raises(InputError, match="backbone 'resnet19'; expected one of resnet18, "):
-        build_resnet(keras.Input((64, 64, 3)), "resnet19")
 
 
 def test_first_stages_by_name():

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model import tensorflow_cpu
-from object_detection.regions.roi_align import gathered_sums, region_levels, roi_align
+from efficientdet.plugins.mask_rcnn.region_layers import weighted_sums
+from efficientdet.plugins.mask_rcnn.roi_align import gathered_sums, region_levels, roi_align
 
 YX = [1, 0, 3, 2]
-WAYS = pytest.mark.parametrize("sums", [gathered_sums, tensorflow_cpu.sparse_sums])
+
+
+def on_device(*values):
+    """By what this device and program have."""
+    return weighted_sums()(*values)
+
+
+WAYS = pytest.mark.parametrize("sums", [gathered_sums, on_device])
 SIZE, SHAPES = (32, 48), [(8, 12), (4, 6)]
 BOXES = np.float32(
     [
@@ -115,7 +122,7 @@ def test_no_region_at_all(sums, compiled):
 
 def test_an_open_batch():
     def pool(boxes, *levels):
-        return roi_align(levels, boxes, size=2, image_size=SIZE, weighted_sums=tensorflow_cpu.sparse_sums)
+        return roi_align(levels, boxes, size=2, image_size=SIZE, weighted_sums=on_device)
 
     levels = drawn_levels()
     open_batch = [tf.TensorSpec((None, *array.shape[1:])) for array in (BOXES, *levels)]

@@ -1,13 +1,12 @@
 """The family of docs/tutorials/new_family.md: a transformer with nested layers and a matching on the host."""
 
-import re
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
+from standins import page_families
 
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.optimization.build_step import build_train_step
@@ -16,12 +15,10 @@ from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
 from program_support.errors import InputError
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/tutorials/new_family.md"
-
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory):
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, code = page_families()
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "set_matching_family.py").write_text(code)
     sys.path.insert(0, str(folder))

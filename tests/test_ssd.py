@@ -11,7 +11,6 @@ from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.augmentation import ColorJitter
-from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
@@ -21,8 +20,9 @@ from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.optimization.schedule import Schedule
+from efficientdet.plugins.ssd.network import build_ssd
+from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 from model.detection_model import named_variables
-from model.ssd import SsdConfig, build_ssd
 from object_detection.onnx_nodes import not_suppressed
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import suppress
@@ -192,7 +192,7 @@ def test_images_too_small_for_the_last_map_are_refused(image_size):
 
 def test_it_starts_as_the_reference_does():
     """Glorot's bound of kernels, torch's of biases."""
-    named = named_variables(build_ssd(SsdConfig(image_size=(300, 300), num_classes=80)))
+    named = named_variables(build_ssd((300, 300), num_classes=80))
     for name, fan_in, fan_out in (
         ("loc/0", 9 * 256, 9 * 16),
         ("conf/1", 9 * 512, 9 * 486),
@@ -249,17 +249,3 @@ def test_the_input_is_the_published_one():
     for model, expected in ((MODEL, jitter), ("efficientdet-d0", None)):
         config = input_config(hyperparameters_of(model, {}), class_names=COCO_2017, batch_size=1)
         assert config.color_jitter == expected
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "wanted"),
-    [
-        ("backbone_name", "resnext50_32x4d", "one of resnet18, resnet34, resnet50"),
-        ("num_cropping_iterations", 0, "at least 1"),
-        ("hard_negative_ratio", 0.0, "a finite number above 0"),
-        ("decayed_weights", "none", "one of kernels, all"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(key, value, wanted):
-    with pytest.raises(InputError, match=f"hparam {key} is {value!r}; expected {wanted}"):
-        hyperparameters_of(MODEL, {key: value})

@@ -195,7 +195,7 @@ def test_what_was_trained_is_loaded(commands, folder, records):
     family = {"PYTHONPATH": environment(folder / "family")["PYTHONPATH"].removesuffix(f"{os.pathsep}{ROOT}")}
     checked(
         commands / "efficientdet-train",
-        "--model_name=standin-dense",
+        "--model_name=plain-dense",
         f"--training_file_pattern={records}",
         "--model_dir=run",
         "--training_mode=train300",

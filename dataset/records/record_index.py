@@ -65,16 +65,6 @@ class RecordIndex:
             lengths=self.lengths[chosen],
         )
 
-    def __getitem__(self, numbers_of_part: slice) -> "RecordIndex":
-        """Return an index of consecutive records, at least one, with the names of their files alone."""
-        numbers = self.file_numbers[numbers_of_part]
-        return RecordIndex(
-            paths=self.paths[numbers[0] : numbers[-1] + 1],
-            file_numbers=numbers - numbers[0],
-            offsets=self.offsets[numbers_of_part],
-            lengths=self.lengths[numbers_of_part],
-        )
-
 
 def index_records(paths: Sequence[str]) -> RecordIndex:
     """Index TFRecord files by reading the framing of their records.

@@ -10,7 +10,7 @@ from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import quick_findings
-from efficientdet.data_checks.findings import WARNING, Finding, as_hparams
+from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.label_checks import CROWDS_ADVICE, unusable_classes, unusable_objects, usable_objects
 from efficientdet.families.hyperparameters import with_overrides
 from program_support.errors import InputError
@@ -30,7 +30,7 @@ def with_suggestions(config: TrainingConfig, *, log: Callable[[str], None]) -> T
     if config.benchmark:
         return config
     findings = [*_training_findings(config), *_validation_findings(config)]
-    actionable = [finding for finding in findings if finding.level == WARNING or finding.settings]
+    actionable = [finding for finding in findings if finding.is_warning or finding.settings]
     suggested = {
         key: value
         for finding in actionable

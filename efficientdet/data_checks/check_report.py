@@ -1,30 +1,17 @@
 """Data check report: `doctor.html`, a self-contained page, and its data as `doctor.json`."""
 
 import contextlib
-import heapq
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from dataset.conversion.image_statistics import decode_reduced
-from dataset.files.image_files import encode_image
 from efficientdet.data_checks.examination import RATIOS, SIZES, Examination, class_rows, histogram, numbers, ratios
-from efficientdet.data_checks.findings import NOTE, as_hparams, share
+from efficientdet.data_checks.findings import as_hparams, share
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.html_page import (
-    bars,
-    command,
-    document,
-    heading,
-    image_figure,
-    notices,
-    paragraph,
-    row,
-    section,
-    subheading,
-    table,
-)
+from efficientdet.reports.html_page import bars, command, image_row, notices, page, paragraph, subheading, table
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
 
@@ -40,7 +27,7 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
     Raises:
         InputError: they cannot be written.
     """
-    contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: page(examination)}
+    contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: check_page(examination)}
     for name, content in contents.items():
         with report_write_errors(path := Path(folder, name)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +35,7 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
     return path
 
 
-def page(examination: Examination) -> str:
+def check_page(examination: Examination) -> str:
     """Return the page as HTML."""
     view, warnings = examination.view, len(examination.warnings)
     height, width = view.size
@@ -56,29 +43,24 @@ def page(examination: Examination) -> str:
         f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
         for split in examination.splits
     )
-    suggested = command(f"--hparams={as_hparams(examination.settings)}") if examination.settings else ""
+
+    def listed(level: str) -> str:
+        return notices([(level, finding.line) for finding in examination.findings if finding.level == level])
+
+    sections = {
+        "Suggested hyperparameters": command(f"--hparams={as_hparams(examination.settings)}")
+        if examination.settings
+        else "",
+        "Notes": listed("note"),
+        "Classes": _classes(examination),
+        "Object size at the network input": _histogram(examination, view.sides, SIZES, "px"),
+        "Aspect ratio of boxes (width / height)": _histogram(examination, ratios(view), RATIOS, ""),
+        "Image statistics": _images(examination),
+        "Most suspicious images": image_row(_suspicious(examination), quality=70, thumbnails=True),
+    }
     figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
-    return document(
-        "Data check",
-        [
-            heading(
-                "Data check",
-                figure=figure,
-                lead=f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height).",
-            ),
-            notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
-            section("Suggested hyperparameters", suggested),
-            section(
-                "Notes",
-                notices([(finding.level, finding.line) for finding in examination.findings if finding.level == NOTE]),
-            ),
-            section("Classes", _classes(examination)),
-            section("Object size at the network input", _histogram(examination, view.sides, SIZES, "px")),
-            section("Aspect ratio of boxes (width / height)", _histogram(examination, ratios(view), RATIOS, "")),
-            section("Image statistics", _images(examination)),
-            section("Most suspicious images", _suspicious(examination)),
-        ],
-    )
+    lead = f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height)."
+    return page("Data check", sections, figure=figure, lead=lead, notes=listed("warning"))
 
 
 def _classes(examination: Examination) -> str:
@@ -97,22 +79,15 @@ def _classes(examination: Examination) -> str:
     ]
     hidden = len(rows) - _CLASSES
     more = paragraph(f"{hidden} classes with fewer objects are listed in {NUMBERS}.") if hidden > 0 else ""
-    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown, label="Classes") + more
+    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown) + more
 
 
 def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float, ...], unit: str) -> str:
-    intervals = histogram(examination.view, values, bounds)
-    names = [_between(each["from"], each["to"], unit) for each in intervals]
-    unmatched = {
-        name: 100 * each["unmatched"] for name, each in zip(names, intervals, strict=True) if each["unmatched"]
-    }
-    counts = {name: each["objects"] for name, each in zip(names, intervals, strict=True)}
-    rest = (
-        subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit="%")
-        if unmatched
-        else ""
-    )
-    return subheading("Number of objects") + bars(counts, form=",d") + rest
+    intervals = {_between(each["from"], each["to"], unit): each for each in histogram(examination.view, values, bounds)}
+    unmatched = {name: 100 * each["unmatched"] for name, each in intervals.items() if each["unmatched"]}
+    counts = {name: each["objects"] for name, each in intervals.items()}
+    rest = subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit="%")
+    return subheading("Number of objects") + bars(counts, form=",d") + (rest if unmatched else "")
 
 
 def _between(low: float, high: float, unit: str) -> str:
@@ -136,24 +111,19 @@ def _images(examination: Examination) -> str:
             ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, split_numbers["brightness"]))),
             ("Images decoded for this check", str(split_numbers["images_read"])),
         ]
-        parts.append(subheading(name.capitalize()) + table((), facts, label=f"Statistics of the {name} images"))
+        parts.append(subheading(name.capitalize()) + table((), facts))
     return "".join(parts)
 
 
-def _suspicious(examination: Examination) -> str:
-    """Return the most suspicious images of all splits, drawn with their boxes."""
-    ranked = [
-        [(-len(reasons), place, split, number, reasons) for place, (number, reasons) in enumerate(split.suspicious)]
-        for split in examination.splits
-    ]
-    drawn = []
-    for *_, split, number, reasons in list(heapq.merge(*ranked, key=lambda ranked_image: ranked_image[:2]))[:_IMAGES]:
+def _suspicious(examination: Examination) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the images of all splits that most findings name, drawn with their boxes."""
+    ranked = [(split, *one) for split in examination.splits for one in split.suspicious]
+    for split, number, reasons in sorted(ranked, key=lambda one: -len(one[2]))[:_IMAGES]:
         images = split.images
         with contextlib.suppress(ValueError, OSError, InputError):
             image = decode_reduced(images.encoded(number), _SIDE)
             mine = images.objects_of(number)
             boxes = images.boxes[mine] * np.tile(np.array(image.shape[:2]) / images.sizes[number], 2)
-            drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
             where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
-            drawn.append(image_figure(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
-    return row(drawn, thumbnails=True)
+            drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
+            yield f"{where}: {', '.join(reasons)}", drawing

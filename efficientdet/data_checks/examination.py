@@ -1,32 +1,30 @@
 """Examination of a data set: findings, suggested settings, and the statistics behind both."""
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_statistics import measure_images
+from dataset.conversion.image_statistics import ImageStatistics, measure_images
+from dataset.conversion.near_duplicates import near_duplicates
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
-from efficientdet.data_checks.image_checks import (
-    Statistics,
-    alike_image_findings,
-    alike_images,
-    image_findings,
-    split_findings,
-)
-from efficientdet.data_checks.input_checks import input_findings
+from efficientdet.data_checks.anchor_search import input_findings
+from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
-from efficientdet.data_checks.suspicion import suspicions
 from efficientdet.data_checks.tile_checks import tile_findings
 from efficientdet.families.hyperparameters import Hyperparameters
 
 SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
 RATIOS = (0, 1 / 4, 1 / 2, 2 / 3, 0.9, 1.1, 3 / 2, 2, 4, 1e9)  # width / height
 _SHOWN = 100
+_DARK, _BRIGHT, _BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
+_MANY_ALIKE = 0.05
+Statistics = Mapping[int, ImageStatistics | None]
+Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +55,15 @@ class Examination:
     @property
     def warnings(self) -> list[Finding]:
         """The findings that reduce accuracy or speed."""
-        return [finding for finding in self.findings if finding.level == WARNING]
+        return [finding for finding in self.findings if finding.is_warning]
 
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
     """Return findings from labels and sizes without decoding images, warnings first; keep `fixed` hyperparameters."""
     found = input_findings(InputView.of(images, hparams), fixed=fixed)
     findings = [*found, *tile_findings(images, hparams), *label_findings(images, hparams)]
-    return _sorted([_without_settings(finding, fixed) for finding in findings])
-
-
-def _without_settings(finding: Finding, fixed: Collection[str]) -> Finding:
-    return replace(finding, settings={key: value for key, value in finding.settings.items() if key not in fixed})
+    kept = ({key: value for key, value in one.settings.items() if key not in fixed} for one in findings)
+    return _sorted([replace(one, settings=settings) for one, settings in zip(findings, kept, strict=True)])
 
 
 def examine(
@@ -87,31 +82,30 @@ def examine(
     statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in splits.values()]
     pairs = alike_images(list(splits.values()), statistics)
     training, *others = splits.values()
-    findings = [*quick_findings(training, hparams, fixed=fixed), *alike_image_findings(list(splits.values()), pairs)]
+    common = [*alike_image_findings(list(splits.values()), pairs)]
     for other in others:
-        findings += split_findings(training, other)
-    examined = []
-    for number, (name, images) in enumerate(splits.items()):
-        split = list(image_findings(images, statistics[number]))
-        if number:
-            split += label_findings(images, hparams, trains=False)
-        findings += [_with_split_name(finding, name if len(splits) > 1 and number else "") for finding in split]
-        view = InputView.of(images, hparams)
-        scaled = view.scaled / np.maximum(view.images.sizes, 1)
-        sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
-        alike = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
-        examined.append(
-            Split(
-                name=name,
-                images=images,
-                statistics=statistics[number],
-                suspicious=suspicions(
-                    images, statistics[number], input_sides=sides, alike=alike, slots=hparams.max_instances_per_image
-                ),
-            )
+        common += split_findings(training, other)
+    findings, examined = common, []
+    for number, ((name, images), measured) in enumerate(zip(splits.items(), statistics, strict=True)):
+        labels = (
+            label_findings(images, hparams, trains=False) if number else quick_findings(images, hparams, fixed=fixed)
         )
-    findings, view = _sorted(findings), InputView.of(training, hparams)
-    return Examination(hparams=hparams, view=view, splits=examined, findings=findings)
+        of_split = [*labels, *image_findings(images, measured)]
+        alike = [images.names[place] for pair in pairs for split, place in pair[:2] if split == number]
+        reasons = defaultdict(list)
+        for finding in of_split:
+            for image in finding.images:
+                reasons[image].append(finding.about)
+        for image in alike:
+            reasons[image].append("may be a near-duplicate")
+        suspicious = [(place, reasons[image]) for place, image in enumerate(images.names) if image in reasons]
+        suspicious.sort(key=lambda one: -len(one[1]))
+        examined.append(Split(name=name, images=images, statistics=measured, suspicious=suspicious))
+        if number:
+            of_split = [replace(finding, line=f"{name}: {finding.line}", settings={}) for finding in of_split]
+        findings = findings + of_split
+    view = InputView.of(training, hparams)
+    return Examination(hparams=hparams, view=view, splits=examined, findings=_sorted(findings))
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
@@ -140,21 +134,18 @@ def numbers(examination: Examination) -> dict[str, Any]:
 
 def class_rows(view: InputView) -> list[dict[str, Any]]:
     """Return for each class its objects, images, median size at the input, and the share without an anchor."""
-    images, rows = view.images, []
-    with_it = images.images_with()
-    for number, name in enumerate(images.class_names.names):
+    images, rows = view.images.images_with(), []
+    for number, name in enumerate(view.images.class_names.names):
         mine = view.classes == number
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
-        rows.append(
-            {
-                "name": name,
-                "objects": int(mine.sum()),
-                "images": int(with_it[number]),
-                "median_size": float(np.median(view.sides[mine])) if mine.any() else None,
-                "unmatched": unmatched,
-            }
-        )
+        size = float(np.median(view.sides[mine])) if mine.any() else None
+        row = {"name": name, "objects": int(mine.sum()), "images": int(images[number]), "median_size": size}
+        rows.append({**row, "unmatched": _unmatched(view, mine)})
     return rows
+
+
+def _unmatched(view: InputView, objects: np.ndarray) -> float | None:
+    """Return the share of objects, a mask [M], without an anchor; None if there are no objects or no anchors."""
+    return float(view.unmatched[objects].mean()) if objects.any() and view.has_anchors else None
 
 
 def ratios(view: InputView) -> np.ndarray:
@@ -168,13 +159,12 @@ def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> l
     rows = []
     for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)
-        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
-        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
+        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": _unmatched(view, mine)})
     return rows
 
 
 def _split_numbers(split: Split) -> dict[str, Any]:
-    images, statistics = split.images, [measured for measured in split.statistics.values() if measured is not None]
+    images, brightness = split.images, [measured.brightness for measured in split.statistics.values() if measured]
     sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:10]
     return {
@@ -189,30 +179,120 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "common_sizes": [
             {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
         ],
-        "brightness": _quartiles([measured.brightness for measured in statistics]),
+        "brightness": np.percentile(brightness, [0, 25, 50, 75, 100]).round(1).tolist() if brightness else [],
         "suspicious": [
             {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
         ],
     }
 
 
-def _quartiles(values: Sequence[float]) -> list[float]:
-    """Return minimum, quartiles and maximum; empty without values."""
-    return np.percentile(values, [0, 25, 50, 75, 100]).round(1).tolist() if values else []
-
-
-def _with_split_name(finding: Finding, name: str) -> Finding:
-    return Finding(
-        about=finding.about,
-        level=finding.level,
-        images=finding.images,
-        line=f"{name}: {finding.line}" if name else finding.line,
-    )
-
-
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: (WARNING, NOTE).index(finding.level))
+    return sorted(findings, key=lambda finding: not finding.is_warning)
 
 
 def _sample(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int)) if count else np.zeros(0, int)
+
+
+def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
+    """Yield findings about the images of a split; `statistics` are measurements of the images that were read."""
+    read = {number: measured for number, measured in statistics.items() if measured}
+    for about, is_warning, what, numbers in (
+        ("undecodable images", True, "cannot be decoded", statistics.keys() - read.keys()),
+        (
+            "images of another size",
+            True,
+            "differ in size from their labels (another image, or EXIF rotation)",
+            [number for number, measured in read.items() if measured.size != tuple(images.sizes[number])],
+        ),
+        (
+            "dark images",
+            False,
+            "are nearly black",
+            [number for number, measured in read.items() if measured.brightness < _DARK],
+        ),
+        (
+            "bright images",
+            False,
+            "are nearly white",
+            [number for number, measured in read.items() if measured.brightness > _BRIGHT],
+        ),
+        (
+            "blank images",
+            False,
+            "are a single color",
+            [number for number, measured in read.items() if measured.contrast < _BLANK],
+        ),
+    ):
+        if numbers:
+            names = [images.names[number] for number in sorted(numbers)]
+            line = f"{len(names)} of {len(statistics)} {what}: {named(names)}"
+            yield Finding(about, is_warning, line, images=names)
+
+
+def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistics]) -> list[Pair]:
+    """Return pairs of identical or similar images, each as two (split, number) and whether their files are identical.
+
+    Identical files are found among all images with digests in the records, near-duplicates among the images that were
+    read.
+    """
+    first: dict[str, tuple[int, int]] = {}
+    pairs: dict[tuple[tuple[int, int], tuple[int, int]], bool] = {}
+    thumbnails: dict[tuple[int, int], np.ndarray] = {}
+    for split, images in enumerate(splits):
+        for number, stored in enumerate(images.digests):
+            measured = statistics[split].get(number)
+            if measured is not None:
+                thumbnails[split, number] = measured.thumbnail
+            digest = stored.decode("ascii", "replace") or (measured.digest.hex() if measured else "")
+            if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
+                pairs[other, (split, number)] = True
+    places = [*thumbnails]
+    for i, j in near_duplicates([*thumbnails.values()]):
+        pairs.setdefault((places[i], places[j]), False)
+    return [(one, other, equal) for (one, other), equal in sorted(pairs.items())]
+
+
+def alike_image_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Yield findings about copies and near-duplicates across splits, which raise the measured AP, and in one split."""
+    for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
+        across, within = (
+            [
+                f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
+                for one, other, same in pairs
+                if same == equal and (one[0] != other[0]) == in_both
+            ]
+            for in_both in (True, False)
+        )
+        about = "copies" if equal else "near-duplicates"
+        if across:
+            harm = "the AP will be too high" if equal else "if they show the same scene, the AP will be too high"
+            yield Finding(
+                f"{about} in both splits",
+                True,
+                f"{counted(len(across), 'pair', 'pairs')} of a training and a validation image {what}: "
+                f"{named(across)}; {harm}; keep each pair in one split",
+                images=across,
+            )
+        if within:
+            line = f"{counted(len(within), 'pair', 'pairs')} of images of one split {what}: {named(within)}"
+            yield Finding(about, len(within) > _MANY_ALIKE * sum(map(len, splits)), line, images=within)
+
+
+def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
+    """Yield findings about classes that only one of the two splits has."""
+    counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
+    names = np.array(training.class_names.names)
+    for mine, other, what in ((1, 0, "validation"), (0, 1, "training")):
+        alone = (counts[mine] > 0) & (counts[other] == 0)
+        lost = counts[mine][alone].sum() / max(counts[mine].sum(), 1)
+        # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
+        unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
+        if alone.any():
+            listed = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
+            yield Finding(
+                "classes in one split",
+                what == "validation" and bool(unlikely.any()),
+                f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images "
+                f"({share(lost)} of their objects): {named(listed)}",
+            )

@@ -1,15 +1,13 @@
 """Findings of the data check: a sentence, a severity, suggested settings and the images concerned."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from program_support.errors import printable
 
-WARNING, NOTE = "warning", "note"  # reduces accuracy or speed; information
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """A finding: `about` is its name in the JSON, `settings` are hyperparameters that fix it, `images` are examples.
 
@@ -17,13 +15,19 @@ class Finding:
     """
 
     about: str
-    level: str
+    is_warning: bool  # it reduces accuracy or speed; otherwise information
     line: str
+    _: KW_ONLY
     settings: Mapping[str, Any] = field(default_factory=dict)
     images: Sequence[str] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "line", printable(self.line))
+
+    @property
+    def level(self) -> str:
+        """Return `warning` or `note`."""
+        return "warning" if self.is_warning else "note"
 
 
 def as_hparams(settings: Mapping[str, Any]) -> str:

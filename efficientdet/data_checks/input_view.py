@@ -8,12 +8,15 @@ import numpy as np
 
 from dataset.input.tiling import Tiling, seen_in_tiles
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from object_detection.geometry.anchor_grid import AnchorGrid
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
+
+_ENOUGH = 0.5  # IoU from which an anchor counts as a match
+_VIEWS = 7  # training scales that are evaluated
+_AT_ONCE = 20_000  # objects per chunk, to limit memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,7 +25,6 @@ class InputView:
 
     images: LabeledImages
     hparams: Hyperparameters
-    magnification: float = 1.0  # factor by which training enlarges objects: tiles do
 
     @classmethod
     def of(cls, images: LabeledImages, hparams: Hyperparameters) -> "InputView":
@@ -51,12 +53,6 @@ class InputView:
             ),
         )
 
-    def magnified(self, factor: float) -> "InputView":
-        """Return the view with objects shown larger by a factor in training."""
-        view = replace(self, magnification=factor * self.magnification)
-        view.__dict__["scaled"] = self.scaled
-        return view
-
     def after(self, **settings) -> "InputView":
         """Return the view with some hyperparameters changed.
 
@@ -73,7 +69,7 @@ class InputView:
         """The rule by which images are resized to the input."""
         return self.hparams.family.resize_rule(self.hparams)
 
-    @cached_property
+    @property
     def size(self) -> tuple[int, int]:
         """Height and width of the network's input."""
         height, width = self.resize_rule.size
@@ -121,7 +117,7 @@ class InputView:
     @cached_property
     def has_anchors(self) -> bool:
         """Return whether the family provides its anchors."""
-        return self.hparams.family.anchors(self.hparams) is not None
+        return self.anchors is not None
 
     @cached_property
     def anchors(self) -> AnchorGrid:
@@ -131,13 +127,58 @@ class InputView:
     @cached_property
     def unmatched(self) -> np.ndarray:
         """Mask of the objects whose best anchor has too low an IoU at evaluation scale, [M] bool."""
-        return best_overlaps(self.boxes, self.anchors) < ENOUGH
+        return best_overlaps(self.boxes, self.anchors) < _ENOUGH
 
     @cached_property
     def unmatched_in_training(self) -> np.ndarray:
         """The share of training scales at which each object has no matching anchor, [M]."""
         augmentation = self.hparams.family.augmentation(self.hparams)
-        jitter = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
-        scales = jitter[0] * self.magnification, jitter[1] * self.magnification
-        overlaps = overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
-        return np.mean(overlaps < ENOUGH, axis=0)
+        scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
+        overlaps = _overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
+        return np.mean(overlaps < _ENOUGH, axis=0)
+
+
+def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
+    """Return the largest IoU of each box [N, 4] (yxyx, pixels of the input) with any anchor, [N] float32.
+
+    On a grid it is reached by the anchor of the nearest row and column, because the overlap decreases with the
+    distance.
+    """
+    chunks = (boxes[begin : begin + _AT_ONCE] for begin in range(0, len(boxes), _AT_ONCE))
+    return np.concatenate([np.zeros(0, np.float32), *(_best_overlaps(chunk, grid) for chunk in chunks)])
+
+
+def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
+    boxes = np.asarray(boxes, np.float32)
+    sides, centers = boxes[:, 2:] - boxes[:, :2], (boxes[:, :2] + boxes[:, 2:]) / 2
+    common = _common_length(sides, centers, grid, axis=0) * _common_length(sides, centers, grid, axis=1)  # [G, N]
+    areas = sides.prod(axis=1) + grid.sides.prod(axis=0)[:, None]
+    return (common / np.maximum(areas - common, 1e-9)).max(axis=0)
+
+
+def _common_length(sides: np.ndarray, centers: np.ndarray, grid: AnchorGrid, *, axis: int) -> np.ndarray:
+    """Return the length that each box shares with the nearest anchor of each lattice along an axis, [G, N]."""
+    first, stride, anchor, count = (
+        values[axis][:, None] for values in (grid.centers, grid.strides, grid.sides, grid.counts)
+    )
+    side, position = sides[:, axis], (centers[:, axis] - first) / stride
+    distance = stride * np.abs(position - np.clip(np.round(position), 0, count - 1))
+    return np.clip(np.minimum((side + anchor) / 2 - distance, np.minimum(side, anchor)), 0, None)
+
+
+def _overlaps_in_training(
+    boxes: np.ndarray, grid: AnchorGrid, *, image_size: tuple[int, int], scales: tuple[float, float]
+) -> np.ndarray:
+    """Return the largest IoU of each box at the scales (lowest, highest) of scale jitter: [views, N].
+
+    Boxes that a crop moves outside the input are moved back inside; truncation by the crop is ignored.
+    """
+    least, most = scales
+    if least == most == 1.0:
+        return best_overlaps(boxes, grid)[None]
+    views = []
+    for scale in least + (most - least) * (np.arange(_VIEWS) + 0.5) / _VIEWS:
+        centers = (boxes[:, :2] + boxes[:, 2:]) / 2 * scale % np.array(image_size, np.float32)
+        half_sides = (boxes[:, 2:] - boxes[:, :2]) / 2 * scale
+        views.append(best_overlaps(np.concatenate([centers - half_sides, centers + half_sides], axis=1), grid))
+    return np.stack(views)

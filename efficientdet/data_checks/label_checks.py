@@ -6,7 +6,7 @@ import numpy as np
 
 from dataset.class_names import note_of_alike_names
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
+from efficientdet.data_checks.findings import Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 
 DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
@@ -20,14 +20,11 @@ CROWDS_ADVICE = "--crowds_as_objects of create_tfrecord.py converts them as ordi
 def label_findings(images: LabeledImages, hparams: Hyperparameters, *, trains: bool = True) -> Iterator[Finding]:
     """Yield all findings about the labels of a split that `trains` a detector, or is used for evaluation."""
     if line := note_of_alike_names(images.class_names.names):
-        yield Finding(about="class names", level=WARNING, line=line)
+        yield Finding("class names", True, line)
     yield from unusable_classes(images, hparams, trains=trains)
     yield from _imbalance(images, trains=trains)
-    yield from _empty_images(images)
-    yield from _crowds(images, hparams)
-    yield from _slots(images, hparams)
-    yield from _left_out(images)
-    yield from _odd_boxes(images)
+    yield from _images(images, hparams)
+    yield from _boxes(images)
 
 
 def usable_objects(images: LabeledImages, hparams: Hyperparameters, *, trains: bool) -> np.ndarray:
@@ -57,9 +54,9 @@ def unusable_classes(images: LabeledImages, hparams: Hyperparameters, *, trains:
         use = "trained on" if trains else "counted in the AP"
         kinds = unusable_objects(images, hparams, trains=trains)
         yield Finding(
-            about="unusable classes",
-            level=WARNING,
-            line=f"{len(listed)} of {count} classes have no object that is {use}: {named(listed)}; "
+            "unusable classes",
+            True,
+            f"{len(listed)} of {count} classes have no object that is {use}: {named(listed)}; "
             f"{'' if usable.any() else 'no class has one, '}{kinds} in all; {CROWDS_ADVICE}",
         )
 
@@ -91,109 +88,82 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
     return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
 
 
-def whole_image_boxes(images: LabeledImages) -> np.ndarray:
-    """Return whether each box covers nearly the complete image, [N] bool."""
-    areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
-    return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
-
-
 def _imbalance(images: LabeledImages, *, trains: bool) -> Iterator[Finding]:
     counts = np.bincount(images.classes, minlength=len(images.class_names))
     names = np.array(images.class_names.names)
     if absent := names[counts == 0].tolist():
         yield Finding(
-            about="absent classes",
-            level=WARNING if trains else NOTE,
-            line=f"{len(absent)} of {len(names)} classes have no object: {named(absent)}",
+            "absent classes", trains, f"{len(absent)} of {len(names)} classes have no object: {named(absent)}"
         )
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
         yield Finding(
-            about="rare classes",
-            level=NOTE,
-            line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
+            "rare classes",
+            False,
+            f"{counted(len(rare), 'class has', 'classes have')} fewer than "
             f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}",
         )
 
 
-def _empty_images(images: LabeledImages) -> Iterator[Finding]:
-    empty = np.flatnonzero(images.counts() == 0)
-    if len(empty):
-        part = len(empty) / len(images)
-        advice = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
-        yield Finding(
-            about="empty images",
-            level=WARNING if part > _MANY_EMPTY else NOTE,
-            images=_names(images, empty),
-            line=f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): "
-            f"{named(_names(images, empty))}{advice}",
-        )
-
-
-def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+def _images(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+    """Yield findings about images without objects, with crowds, or with more objects than slots."""
+    counts, slots = images.counts(), hparams.max_instances_per_image
+    if empty := _names(images, np.flatnonzero(counts == 0)):
+        many = len(empty) > _MANY_EMPTY * len(images)
+        advice = "; check for missing labels: these images are trained on as background" if many else ""
+        line = f"{counted(len(empty), 'image has', 'images have')} no object ({share(len(empty) / len(images))}): "
+        yield Finding("empty images", many, f"{line}{named(empty)}{advice}", images=empty)
     if images.crowd.any():
         fate = "used as positives (train_on_crowds)" if hparams.train_on_crowds else "not used as positives"
-        yield Finding(
-            about="crowds",
-            level=NOTE,
-            images=_names(images, np.unique(images.owners[images.crowd])),
-            line=f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}",
-        )
-
-
-def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
-    counts, slots = images.counts(), hparams.max_instances_per_image
+        yield Finding("crowds", False, f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}")
     beyond = np.flatnonzero(counts > slots)
     if len(beyond) and not hparams.tile_size:  # a tile shows a few of the objects of an image
-        lost, enough = int(np.sum(counts[beyond] - slots)), -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
+        enough = -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
         yield Finding(
-            about="slots",
-            level=WARNING,
+            "slots",
+            True,
+            f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, "
+            f"the most {counts.max()}: {np.sum(counts[beyond] - slots)} are dropped in training; "
+            f"max_instances_per_image={enough} keeps them",
             settings={"max_instances_per_image": enough},
             images=_names(images, beyond),
-            line=f"{counted(len(beyond), 'image has', 'images have')} more objects than "
-            f"max_instances_per_image={slots}, the most {counts.max()}: {lost} are dropped in training; "
-            f"max_instances_per_image={enough} keeps them",
         )
 
 
-def _left_out(images: LabeledImages) -> Iterator[Finding]:
-    for lines, total, one, several in (
+def _boxes(images: LabeledImages) -> Iterator[Finding]:
+    """Yield findings about boxes and images that were left out, and about implausible boxes."""
+    total = max(len(images.boxes), 1)
+    for lines, count, one, several in (
         (images.left_out, len(images.boxes), "box is", "boxes are"),
         (images.images_left_out, len(images), "image is", "images are"),
     ):
         if lines:
-            many = len(lines) > _MANY_LEFT_OUT * total
             more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
             yield Finding(
-                about="left out",
-                level=WARNING if many else NOTE,
+                "left out",
+                len(lines) > _MANY_LEFT_OUT * count,
+                f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}",
                 images=lines,
-                line=f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}",
             )
-
-
-def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
-    total = max(len(images.boxes), 1)
     if len(pairs := duplicate_boxes(images)):
         where = _names(images, np.unique(images.owners[pairs[:, 0]]))
-        many = len(pairs) > _MANY_DUPLICATES * total
         yield Finding(
-            about="duplicate boxes",
-            level=WARNING if many else NOTE,
-            images=where,
-            line=f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): "
+            "duplicate boxes",
+            len(pairs) > _MANY_DUPLICATES * total,
+            f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): "
             f"one object labeled twice? {named(where)}",
-        )
-    if (covering := whole_image_boxes(images) & ~images.crowd).any():
-        where = _names(images, np.unique(images.owners[covering]))
-        many = covering.sum() > _MANY_WHOLE * total
-        yield Finding(
-            about="whole-image boxes",
-            level=WARNING if many else NOTE,
             images=where,
-            line=f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image "
+        )
+    areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
+    covering = (areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]) & ~images.crowd
+    if covering.any():
+        where, many = _names(images, np.unique(images.owners[covering])), covering.sum() > _MANY_WHOLE * total
+        yield Finding(
+            "whole-image boxes",
+            many,
+            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image "
             f"({share(covering.sum() / total)}): {named(where)}"
             + ("; is this a data set for classification?" if many else ""),
+            images=where,
         )
 
 

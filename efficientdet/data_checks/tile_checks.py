@@ -8,7 +8,7 @@ import numpy as np
 
 from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
 from dataset.records.labeled_images import LabeledImages
-from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
+from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 
@@ -32,18 +32,14 @@ def of_smallest_class(images: LabeledImages, sides: np.ndarray) -> float | None:
     return min((float(np.median(sides[images.classes == number])) for number in frequent), default=None)
 
 
-def least_tile(images: LabeledImages) -> float:
-    """Return the side of the smallest tiles that show most objects completely, in pixels of the image."""
-    common = float(np.percentile((images.boxes[:, 2:] - images.boxes[:, :2]).max(axis=1), _COMMON))
-    return max(_TILE_OF_COMMON * common, _LEAST_TILE)
-
-
 def suggested_tile(images: LabeledImages) -> int | None:
     """Return the side of tiles in which the objects are large enough; None if they hardly differ from the images."""
     side = of_smallest_class(images, object_sides(images))
     if side is None:
         return None
-    rounded = math.ceil(max(_TILE_OF_OBJECT * side, least_tile(images)) / _MULTIPLE) * _MULTIPLE
+    common = float(np.percentile((images.boxes[:, 2:] - images.boxes[:, :2]).max(axis=1), _COMMON))
+    smallest = max(_TILE_OF_OBJECT * side, _TILE_OF_COMMON * common, _LEAST_TILE)
+    rounded = math.ceil(smallest / _MULTIPLE) * _MULTIPLE
     return rounded if rounded < _LARGEST_TILE * np.median(images.sizes.max(axis=1)) else None
 
 
@@ -63,11 +59,11 @@ def tile_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[F
         if large > _FEW * len(images.boxes) and not tiling.whole:
             height, width = tiling.size
             yield Finding(
-                about="tiles",
-                level=WARNING,
-                settings={"tile_whole": True},
-                line=f"{large} of {len(images.boxes)} objects are larger than a tile of {width}x{height} pixels, so "
+                "tiles",
+                True,
+                f"{large} of {len(images.boxes)} objects are larger than a tile of {width}x{height} pixels, so "
                 "that no tile shows them completely; tile_whole=True also shows the complete images",
+                settings={"tile_whole": True},
             )
         return
     side, tile = of_smallest_class(images, object_sides(images)), suggested_tile(images)
@@ -78,9 +74,9 @@ def tile_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[F
     in_tiles = InputView.of(images, with_overrides(hparams, settings))
     tiles, (height, width) = typical_tile_count(images, settings), view.size
     yield Finding(
-        about="tiles",
-        level=NOTE,
-        line=f"the median object of the smallest class has {side * view.scale:.0f} pixels in an input of "
+        "tiles",
+        False,
+        f"the median object of the smallest class has {side * view.scale:.0f} pixels in an input of "
         f"{width}x{height}, and {side * in_tiles.scale:.0f} with {as_hparams(settings)}, which trains and detects in "
         f"tiles of the images; detection in the {tiles} tiles of an image takes about {tiles} times as long",
     )

@@ -1,7 +1,7 @@
 """Detections of a data set, and their evaluator by the ground truth in records or in a COCO JSON file."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,36 +64,14 @@ def detect_all(
     `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them. The
     detections of tiles are merged to those of their images.
     """
-    world = world or World()
-    results = CocoResults()
-    category_ids = np.asarray(class_names.category_ids)
+    world, results = world or World(), CocoResults()
+    detections = _detections(
+        predict, interruptible(batches), class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels
+    )
     with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
-        merging = _MergingTiles(results)
-        for batch, row_valid, *places in interruptible(batches):
-            detections = predict(batch.images, batch.sizes, batch.scales)
-            rows = np.asarray(row_valid)
-            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
-            masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
-            original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
-            in_batch = CocoResults()
-            image_ids = np.asarray(batch.image_ids)[rows]
-            (in_batch if places else results).add(
-                np.arange(len(image_ids)) if places else image_ids,
-                boxes,
-                scores=scores,
-                category_ids=category_ids[classes],
-                valid=valid,
-                masks=masks,
-                original_sizes=original_sizes,
-                masks_in_whole_pixels=masks_in_whole_pixels,
-            )
-            done = len(image_ids)
-            if places:
-                numbers, tiles, sizes = (np.asarray(values)[rows] for values in (batch.positions, *places))
-                done = merging.add(in_batch.rows(), image_ids, numbers=numbers, tiles=tiles, sizes=sizes)
-            progress.advance(done, images=done)
-        if done := merging.finish():
-            progress.advance(done, images=done)
+        for rows in detections:
+            results.add_rows(rows)
+            progress.advance(len(rows.evaluated_ids), images=len(rows.evaluated_ids))
     if world.size == 1:
         return results.rows()
     everything = CocoResults()
@@ -102,41 +80,48 @@ def detect_all(
     return everything.rows()
 
 
-class _MergingTiles:
-    """Detections in tiles, merged when all tiles of an image are there."""
+def _detections(
+    predict: Predictor, batches: Iterable, *, class_names: ClassNames, masks_in_whole_pixels: bool
+) -> Iterator[DetectionRows]:
+    """Yield the detections of each batch or, in tiles, of each image when all of its tiles are there."""
+    category_ids = np.asarray(class_names.category_ids)
+    image: tuple[int, int, tuple[int, ...]] | None = None  # number of its record, id and size
+    pending: list[tuple[np.ndarray, DetectionRows]] = []  # tiles of this image
 
-    def __init__(self, results: CocoResults):
-        self._results = results
-        self._image: tuple[int, int, tuple[int, ...]] | None = None  # number of its record, id and size
-        self._tiles: list[np.ndarray] = []
-        self._rows: list[DetectionRows] = []
+    def merged() -> DetectionRows:
+        assert image is not None  # there are tiles
+        tiles, parts = zip(*pending, strict=True)
+        pending.clear()
+        return rows_of_tiles(list(parts), np.array(tiles), size=image[2]).with_image_id(image[1])
 
-    def add(
-        self, rows: DetectionRows, image_ids: np.ndarray, *, numbers: np.ndarray, tiles: np.ndarray, sizes: np.ndarray
-    ) -> int:
-        """Add the rows of n tiles, whose image id is that of the tile, 0 to n - 1; return how many images they finish.
-
-        image_ids, numbers: of the image and of the record of each tile.
-        """
-        done = 0
+    for batch, row_valid, *places in batches:
+        detections = predict(batch.images, batch.sizes, batch.scales)
+        rows = np.asarray(row_valid)
+        boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
+        image_ids, in_batch = np.asarray(batch.image_ids)[rows], CocoResults()
+        in_batch.add(
+            np.arange(len(image_ids)) if places else image_ids,
+            boxes,
+            scores=scores,
+            category_ids=category_ids[classes],
+            valid=valid,
+            masks=None if detections.masks is None else np.asarray(detections.masks)[rows],
+            original_sizes=np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows],
+            masks_in_whole_pixels=masks_in_whole_pixels,
+        )
+        found = in_batch.rows()
+        if not places:
+            yield found
+            continue
+        numbers, tiles, sizes = (np.asarray(values)[rows] for values in (batch.positions, *places))
         images = zip(numbers.tolist(), image_ids.tolist(), map(tuple, sizes.tolist()), strict=True)
-        for place, (image, tile) in enumerate(zip(images, tiles, strict=True)):
-            if image != self._image:
-                done += self.finish()
-            self._image = image
-            self._tiles.append(tile)
-            self._rows.append(rows.chosen(rows.image_ids == place))
-        return done
-
-    def finish(self) -> int:
-        """Merge the tiles so far; return how many images that finishes."""
-        if self._image is None:
-            return 0
-        _, image_id, size = self._image
-        merged = rows_of_tiles(self._rows, np.array(self._tiles), size=size)
-        self._results.add_rows(merged.with_image_id(image_id))
-        self._image, self._tiles, self._rows = None, [], []
-        return 1
+        for place, (of_tile, tile) in enumerate(zip(images, tiles, strict=True)):
+            if pending and of_tile != image:
+                yield merged()
+            image = of_tile
+            pending.append((tile, found.chosen(found.image_ids == place)))
+    if pending:
+        yield merged()
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:

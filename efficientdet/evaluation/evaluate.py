@@ -1,6 +1,5 @@
 """COCO evaluation of a detector on records."""
 
-import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -8,32 +7,28 @@ from typing import Any
 from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
+from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.agreement import require_agreement
-from efficientdet.devices.distributed import World
-from efficientdet.devices.launchers import join_world
-from efficientdet.devices.runtime import prepare_driver
+from efficientdet.devices.device import replicate
+from efficientdet.devices.distributed import World, join_world
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
-from efficientdet.evaluation.error_plots import error_plots
-from efficientdet.evaluation.evaluated_model import open_evaluated
-from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
+from efficientdet.evaluation.evaluation_report import EvaluationReport, error_plots, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.evaluation.record_tasks import ModelFacts, RecordTasks
 from efficientdet.evaluation.suspect_page import write_suspects
+from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.predict import build_predict
 from efficientdet.options.evaluate import EvaluateOptions
-from efficientdet.reports.coco_metrics import csv_line
-from object_detection.coco.bootstrap import RESAMPLES, Run
+from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
-from object_detection.coco.miss_rate import miss_rate_thresholds
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.score_calibration import calibrate_scores
-from object_detection.coco.score_thresholds import MIN_OBJECTS
+from object_detection.coco.score_thresholds import MIN_OBJECTS, miss_rate_thresholds
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
-from program_support.engines import CORES_OF_NETWORK, LOCAL, connected
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -53,11 +48,8 @@ class EvaluationConfig(EvaluateOptions):
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Evaluate a checkpoint or other detections, print the metrics and write the requested files.
 
-    Ranks, or the nodes of a cluster, share the images of a checkpoint; other detections are evaluated by the first
-    rank.
+    Ranks share the images of a checkpoint; other detections are evaluated by the first rank.
     """
-    if config.engine != LOCAL:
-        return _evaluate_on_cluster(config)
     with join_world() as world:
         if config.others is None:
             return _evaluate(config, world)
@@ -70,8 +62,7 @@ def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoM
     assert class_names is not None  # the data's
     evaluator = read_evaluator(index, class_names, json_file=config.val_json_file)
     rows = others.rows(index, evaluator.ground_truth, class_names=class_names, samples=config.eval_samples)
-    facts: dict[str, Any] = {others.kind: others.path}
-    return _finish(config, evaluator, rows, index=index, name=Path(others.path).name, facts=facts, epoch=0)
+    return _finish(config, evaluator, rows, index=index)
 
 
 def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
@@ -79,72 +70,31 @@ def _evaluate(config: EvaluationConfig, world: World) -> CocoMeasures | None:
     index = index_records(config.records)
     require_agreement(config, world, rank_fields=RANK_FIELDS, index=index)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file) if world.is_first else None
-    model = open_evaluated(
-        config.model,
-        restored,
-        runtime,
-        batch_size=config.batch_size * world.devices,
-        in_parallel=config.enable_map_parallelization,
+    batch_size = config.batch_size * world.devices
+    inputs = input_config(
+        restored.hparams,
+        class_names=restored.class_names,
+        batch_size=batch_size,
+        num_threads=0 if config.enable_map_parallelization else 1,
+    )
+    replicate(restored.detector.network, batch_size=batch_size)
+    predict = build_predict(
+        restored.detector,
+        compiled=runtime.use_xla,
+        runtime=config.model.runtime,
+        int8_images=config.model.int8_images,
+        resize=restored.resize,
     )
     rows = detect_all(
-        model.predict,
-        evaluation_dataset(index, model.inputs, samples=config.eval_samples, rank=world.rank, world_size=world.size),
+        predict,
+        evaluation_dataset(index, inputs, samples=config.eval_samples, rank=world.rank, world_size=world.size),
         class_names=restored.class_names,
         world=world,
         masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels,
     )
     if evaluator is None:  # the first process has the evaluator
         return None
-    facts = ModelFacts(restored.hparams, restored.class_names, restored.description)
-    return _finish_checkpoint(config, evaluator, rows, index=index, model=facts, world_size=world.size)
-
-
-def _evaluate_on_cluster(config: EvaluationConfig) -> CocoMeasures:
-    prepare_driver()
-    with connected(config.engine, cores=CORES_OF_NETWORK, gpus=True) as cluster:
-        tasks = RecordTasks(
-            cluster, config.model, batch_size=config.batch_size, in_parallel=config.enable_map_parallelization
-        )
-        model = tasks.load()
-        index = index_records(config.records)
-        evaluator = read_evaluator(index, model.class_names, json_file=config.val_json_file)
-        rows = tasks.detect(index, samples=config.eval_samples)
-        run = functools.partial(cluster.results, failure="the 95 % intervals cannot be computed")
-        measures = _finish_checkpoint(config, evaluator, rows, index=index, model=model, run=run)
-        print(cluster.summary())
-    return measures
-
-
-def _finish_checkpoint(
-    config: EvaluationConfig,
-    evaluator: CocoEvaluator,
-    rows: DetectionRows,
-    *,
-    index: RecordIndex,
-    model: ModelFacts,
-    world_size: int = 1,
-    run: Run | None = None,
-) -> CocoMeasures:
-    hparams, number = model.hparams, re.search(r"-(\d+)$", config.model.ckpt_path or "")
-    facts = {
-        "model": hparams.name,
-        "checkpoint": config.model.ckpt_path,
-        "weights": model.description.weights,
-        "step": model.description.global_step,
-        "input size": hparams.image_size,
-        "runtime": config.model.runtime,
-    }
-    return _finish(
-        config,
-        evaluator,
-        rows,
-        index=index,
-        name=str(hparams.name),
-        facts=facts,
-        epoch=int(number[1]) if number else 0,
-        world_size=world_size,
-        run=run,
-    )
+    return _finish(config, evaluator, rows, index=index, model=restored, world_size=world.size)
 
 
 def _finish(
@@ -153,22 +103,15 @@ def _finish(
     rows: DetectionRows,
     *,
     index: RecordIndex | None,
-    name: str,
-    facts: dict[str, Any],
-    epoch: int,
+    model: Restored | None = None,
     world_size: int = 1,
-    run: Run | None = None,
 ) -> CocoMeasures:
-    """Evaluate, print the metrics and write the requested files.
-
-    name, facts: title and first rows of the report. epoch: number in the name of the checkpoint, 0 without one. run:
-    see `bootstrap.intervals`.
-    """
+    """Evaluate, print the metrics and write the requested files; model: None for other detections."""
     if config.testdev_dir:
         with report_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
             write_results(path, results_json(rows))
     comparison = evaluator.compare(rows)
-    measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison, run=run)
+    measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison)
     if config.calibrate_scores:
         measures = measures.with_score_calibration(calibrate_scores(comparison))
     if config.miss_rate:
@@ -179,30 +122,49 @@ def _finish(
         print("\nno 95 % intervals: a single image has no spread")
     elif config.bootstrap is None and not measures.intervals:
         print(f"\nno 95 % intervals: they would take more than about 10 seconds; --bootstrap={RESAMPLES} computes them")
-    print(f"\n{measures.numbers} {csv_line(epoch, measures.numbers)}")
+    number = re.search(r"-(\d+)$", config.model.ckpt_path or "")
+    print(f"\n{measures.numbers} {measures.csv_line(int(number[1]) if number else 0)}")
     _report_thresholds(config, measures)
     if config.output_json:
         with report_write_errors(config.output_json):
             write_measures(config.output_json, measures)
-    numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size) if index is not None else []
-    if config.suspects and index is not None:
+    if index is None:
+        return measures
+    numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
+    if config.suspects:
         print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, record_numbers=numbers)}")
-    if config.report and index is not None:
+    if config.report:
         analysis = ErrorAnalysis(comparison=comparison)
         plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
-        files = len(config.records)
-        facts = {
-            **facts,
-            "records": config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-            "ground truth": config.val_json_file or "the records",
-        }
-        title = f"Evaluation of {name}"
-        write_evaluation_report(
-            config.report,
-            EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts),
-        )
+        title, facts = _described(config, model)
+        report = EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts)
+        write_evaluation_report(config.report, report)
         print(f"report: {Path(config.report) / 'report.html'}")
     return measures
+
+
+def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, Any]]:
+    """Return the title and the settings for the report."""
+    facts: dict[str, Any]
+    if model is None:
+        assert config.others is not None  # without a model
+        name, facts = Path(config.others.path).name, {config.others.kind: config.others.path}
+    else:
+        name = str(model.hparams.name)
+        facts = {
+            "model": name,
+            "checkpoint": config.model.ckpt_path,
+            "weights": model.description.weights,
+            "step": model.description.global_step,
+            "input size": model.hparams.image_size,
+            "runtime": config.model.runtime,
+        }
+    files = len(config.records)
+    records = config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else "")
+    return f"Evaluation of {name}", facts | {
+        "records": records,
+        "ground truth": config.val_json_file or "the records",
+    }
 
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:

@@ -2,28 +2,27 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.evaluation.comparison_page import ComparedModel, comparison_page
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.error_plots import compared_errors
+from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, compared_errors
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import CompareOptions
-from object_detection.coco.bootstrap import PairedDifferences, multiplicities, paired_differences, resampled
+from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
+from object_detection.coco.bootstrap import Difference, PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.ground_truth import GroundTruth
-from object_detection.coco.measures import shown_measure
+from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.checked_fields import checked
@@ -31,6 +30,11 @@ from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
 
 _DRAWN_IMAGES = 12
+_LEAD = (
+    "All detectors are measured on the same images, and differences on the same resamples of them, so that images that "
+    "are hard for all do not widen the 95 % intervals. An interval that excludes 0 shows a difference on images of "
+    "this kind; it says nothing about another training with another seed."
+)
 
 
 @checked
@@ -40,6 +44,19 @@ class ComparisonConfig(CompareOptions):
     records: tuple[str, ...]
     class_names: ClassNames
     open_detector: Callable[[str], Detector]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel:
+    """A detector's detections on the common images."""
+
+    name: str
+    rows: DetectionRows
+    measures: CocoMeasures
+    analysis: ErrorAnalysis
+    # "milliseconds per image" (median, detection alone), "bytes", and of checkpoints "multiply-adds per image" of the
+    # network; {} for results
+    cost: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,36 +90,6 @@ class ComparedModels:
                 )
 
 
-@dataclass
-class _Timed:
-    """Opens a detector and records the milliseconds of each image."""
-
-    path: str
-    open_detector: Callable[[str], Detector]
-    milliseconds: list[float] = field(default_factory=list)
-    class_names: tuple[str, ...] | None = None  # of the opened detector
-    multiply_adds: int | None = None
-
-    def load(self) -> Detector:
-        detector = self.open_detector(self.path)
-        self.class_names = detector.class_names.names
-        self.multiply_adds = detector.multiply_adds and detector.multiply_adds()
-
-        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
-            start = time.perf_counter()
-            rows = detector.detect(images)
-            self.milliseconds.append(1e3 * (time.perf_counter() - start))
-            return rows
-
-        return replace(detector, detect=detect)
-
-    @cached_property
-    def cost(self) -> dict[str, float]:
-        timed = self.milliseconds[1:] or self.milliseconds  # the first compiles
-        cost = {"milliseconds per image": round(float(np.median(timed)), 2), "bytes": _bytes(self.path)}
-        return cost if self.multiply_adds is None else {**cost, "multiply-adds per image": self.multiply_adds}
-
-
 def _bytes(path: str) -> int:
     """Return the size of a file, of the files of a checkpoint, or of a folder."""
     folder = Path(path)
@@ -123,17 +110,17 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     _require_comparable(evaluator, index, config)
     detected = [_detected(path, evaluator.ground_truth, index, config) for path in config.models]
     if config.common_classes:
-        evaluator = CocoEvaluator(_with_common_classes(evaluator.ground_truth, [one for one, _ in detected]))
+        evaluator = CocoEvaluator(_with_common_classes(evaluator.ground_truth, [one.class_names for one in detected]))
         _require_comparable(evaluator, index, config)
     models = [
         ComparedModel(
-            name=timed.path,
-            rows=rows,
-            measures=evaluator.evaluate(rows, resamples=config.bootstrap),
-            analysis=ErrorAnalysis(comparison=evaluator.compare(rows)),
-            cost=timed.cost if timed.milliseconds else {},
+            name=path,
+            rows=one.rows,
+            measures=evaluator.evaluate(one.rows, resamples=config.bootstrap),
+            analysis=ErrorAnalysis(comparison=evaluator.compare(one.rows)),
+            cost=one.cost,
         )
-        for timed, rows in detected
+        for path, one in zip(config.models, detected, strict=True)
     ]
     weights = multiplicities(models[0].measures.images, config.bootstrap)
     samples = [resampled(one.analysis.comparison, weights) for one in models]
@@ -158,8 +145,11 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
         index,
         count=_DRAWN_IMAGES,
     )
-    page = comparison_page(models, pairs, plots)
-    for name, text in (("compare.json", json.dumps(compared.to_json(), indent=1) + "\n"), ("compare.html", page)):
+    files = {
+        "compare.json": json.dumps(compared.to_json(), indent=1) + "\n",
+        "compare.html": comparison_page(compared, plots),
+    }
+    for name, text in files.items():
         with report_write_errors(path := Path(config.output_dir, name)):
             write_text(path, text)
     print(f"\npage: {Path(config.output_dir, 'compare.html')}")
@@ -184,31 +174,51 @@ def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, config: Co
         raise InputError(f"{truth.source}: no object in {len(ids)} images; expected labeled images")
 
 
-def _detected(
-    path: str, truth: GroundTruth, index: RecordIndex, config: ComparisonConfig
-) -> tuple[_Timed, DetectionRows]:
-    timed = _Timed(path, config.open_detector)
-    is_file = path.endswith(".json")
+class _Detected(NamedTuple):
+    rows: DetectionRows
+    class_names: tuple[str, ...] | None  # of the detector; None: unknown
+    cost: dict[str, float]
+
+
+def _detected(path: str, truth: GroundTruth, index: RecordIndex, config: ComparisonConfig) -> _Detected:
+    print(f"detections of {path}")
+    samples = config.eval_samples
+    if path.endswith(".json"):
+        rows = OtherDetections(path=path, kind="results").rows(
+            index, truth, class_names=config.class_names, samples=samples
+        )
+        if empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids)):
+            print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
+        return _Detected(rows._replace(masks=None), None, {})
+    detector, milliseconds = config.open_detector(path), []
+
+    def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+        start = time.perf_counter()
+        rows = detector.detect(images)
+        milliseconds.append(1e3 * (time.perf_counter() - start))
+        return rows
+
     others = OtherDetections(
         path=path,
-        kind="results" if is_file else "exported file",
-        load=None if is_file else timed.load,
+        kind="exported file",
+        load=lambda: replace(detector, detect=detect),
         may_differ=config.common_classes,
     )
-    print(f"detections of {path}")
-    rows = others.rows(index, truth, class_names=config.class_names, samples=config.eval_samples)
-    if is_file and (empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids))):
-        print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
-    return timed, rows._replace(masks=None)
+    rows = others.rows(index, truth, class_names=config.class_names, samples=samples)
+    median = float(np.median(milliseconds[1:] or milliseconds))  # the first compiles
+    cost = {"milliseconds per image": round(median, 2), "bytes": _bytes(path)}
+    if detector.multiply_adds:
+        cost["multiply-adds per image"] = detector.multiply_adds()
+    return _Detected(rows._replace(masks=None), detector.class_names.names, cost)
 
 
-def _with_common_classes(truth: GroundTruth, detectors: list[_Timed]) -> GroundTruth:
+def _with_common_classes(truth: GroundTruth, class_names: list[tuple[str, ...] | None]) -> GroundTruth:
     """Return the ground truth of the classes that all detectors have.
 
     Raises:
         InputError: there are none.
     """
-    named = [set(one.class_names) for one in detectors if one.class_names is not None]
+    named = [set(names) for names in class_names if names is not None]
     categories = {number: name for number, name in truth.categories.items() if all(name in names for names in named)}
     if not categories:
         raise InputError(
@@ -218,3 +228,57 @@ def _with_common_classes(truth: GroundTruth, detectors: list[_Timed]) -> GroundT
         print(f"left out, because not all detectors have them: {', '.join(left_out)}")
     annotations = tuple(one for one in truth.annotations if one["category_id"] in categories)
     return replace(truth, categories=categories, annotations=annotations)
+
+
+def comparison_page(compared: ComparedModels, plots: Iterable[tuple[str, np.ndarray]]) -> str:
+    """Return the page as HTML."""
+    first, *others = compared.models
+    ap = compared.pairs[0].numbers.get("AP")
+    figure = f"AP {ap.value:+.3f} ({ap.low:+.3f} to {ap.high:+.3f})" if ap else ""
+    detectors = [
+        (
+            one.name,
+            shown_measure(one.measures.numbers["AP"]),
+            one.measures.shown_interval("numbers", "AP"),
+            shown_measure(one.measures.numbers["AP50"]),
+            f"{one.cost['milliseconds per image']:.1f} ms" if one.cost else "",
+            f"{one.cost['multiply-adds per image'] / 1e9:.3g} G" if "multiply-adds per image" in one.cost else "",
+            f"{one.cost['bytes'] / 1e6:.1f} MB" if one.cost else "",
+        )
+        for one in compared.models
+    ]
+    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image", "Multiply-adds", "Size")
+    pairs = zip(others, compared.pairs, strict=True)
+    figures = image_row(plots)
+    order = "From left to right: the detectors in the order of the table, each at its best thresholds."
+    shown = legend({name: f"rgb{COLORS[kind]}" for kind, name in COLOR_NAMES.items()}) + paragraph(order) + figures
+    sections = {
+        "Detectors": table(titles, detectors),
+        **{f"{other.name} against {first.name}": _differences(first, other, pair) for other, pair in pairs},
+        "Images on which they differ most": figures and shown,
+    }
+    objects = sum(first.measures.class_objects.values())
+    lead = f"{first.measures.images:,} images, {objects:,} objects. {_LEAD}"
+    return page("Comparison of detectors", sections, figure=figure, lead=lead)
+
+
+def _differences(first: ComparedModel, other: ComparedModel, pair: PairedDifferences) -> str:
+    def cells(one: Difference) -> tuple[Heat, str, str, str]:
+        strength = abs(one.probability - 0.5) * 2 if one.verdict in ("better", "worse") else np.nan
+        return (
+            Heat(f"{one.value:+.4f}", strength, is_bad=one.value < 0),
+            f"{one.low:+.4f} to {one.high:+.4f}",
+            f"{one.probability:.1%}",
+            one.verdict,
+        )
+
+    numbers = [
+        (name, *(shown_measure(model.measures.numbers[name]) for model in (first, other)), *cells(one))
+        for name, one in pair.numbers.items()
+    ]
+    by_class = [
+        (name, metric, *cells(one)) for name, metrics in pair.classes.items() for metric, one in metrics.items()
+    ]
+    titles = ("Change", "95 % interval", "P(better)", "Verdict")
+    classes = table(("Class", "Metric", *titles), by_class)
+    return table(("Metric", "First", "Second", *titles), numbers) + collapsible("By class and object size", classes)

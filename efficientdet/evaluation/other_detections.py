@@ -42,9 +42,16 @@ class OtherDetections:
         if self.load is not None:
             assert index is not None  # an exported file needs images
             model = self.load()
-            if not self.may_differ:
-                _require_same_classes(self.path, model, class_names)
-            return _detected(model, index, class_names=class_names, samples=samples)
+            if not self.may_differ and not model.class_names.has_names_of(class_names):
+                raise InputError(
+                    f"{self.path}: its classes are {', '.join(model.class_names.names[:6])}; those of the data are "
+                    f"{', '.join(class_names.names[:6])}"
+                )
+            rows = detect_images(model.detect, index, samples=samples)
+            id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+            unknown = -1  # evaluators leave out detections of categories that they do not know
+            ids = np.array([id_of.get(name, unknown) for name in model.class_names.names], np.int64)
+            return rows._replace(category_ids=ids[np.searchsorted(model.class_names.category_ids, rows.category_ids)])
         images = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
         if index is not None:
             images = {
@@ -52,22 +59,6 @@ class OtherDetections:
             }
         evaluated = list(images)[: samples or None]
         return read_results(self.path, images, truth, category_ids=class_names.category_ids, evaluated=evaluated)
-
-
-def _require_same_classes(path: str, model: Detector, class_names: ClassNames) -> None:
-    if not model.class_names.has_names_of(class_names):
-        raise InputError(
-            f"{path}: its classes are {', '.join(model.class_names.names[:6])}; those of the data are "
-            f"{', '.join(class_names.names[:6])}"
-        )
-
-
-def _detected(model: Detector, index: RecordIndex, *, class_names: ClassNames, samples: int) -> DetectionRows:
-    rows = detect_images(model.detect, index, samples=samples)
-    id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
-    unknown = -1  # evaluators leave out detections of categories that they do not know
-    ids_of_data = np.array([id_of.get(name, unknown) for name in model.class_names.names], np.int64)
-    return rows._replace(category_ids=ids_of_data[np.searchsorted(model.class_names.category_ids, rows.category_ids)])
 
 
 def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
@@ -106,10 +97,10 @@ def read_results(
     """
     entries = _entries(path)
     image_ids = _image_ids(path, entries, images)
-    _check_categories(path, entries, category_ids)
     boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)
     for number, entry in enumerate(entries):
         with error_context(f"{path}: detection {number}"):
+            _check_category(entry.get("category_id"), category_ids)
             box = entry.get("bbox")
             if not isinstance(box, list) or len(box) != 4:
                 raise InputError(f"has bbox {shown(box)}, expected x, y, width and height in pixels")
@@ -139,14 +130,13 @@ def _entries(path: str | Path) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     file_of: dict[str, str] = {}
     for file in matching_paths(path):
-        of_file = _file_entries(file)
-        for image in {str(entry.get("file_name") or entry.get("image_id")) for entry in of_file}:
+        for entry in _file_entries(file):
+            image = str(entry.get("file_name") or entry.get("image_id"))
             if file_of.setdefault(image, file) != file:
                 raise InputError(
-                    f"{file}: has detections of image {image}, as {file_of[image]} has; expected detections of an "
-                    "image in one of the files"
+                    f"{file}: has detections of image {image}, as {file_of[image]} has; expected them in one file"
                 )
-        entries += of_file
+            entries.append(entry)
     return entries
 
 
@@ -195,16 +185,12 @@ def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[
         return key if type(key) is int and key in images else None
 
     image_ids = [image_of(entry) for entry in entries]
-    foreign = [
-        entry.get("file_name") or entry.get("image_id")
-        for entry, one in zip(entries, image_ids, strict=True)
-        if one is None
-    ]
-    if foreign:
+    if None in image_ids:
+        entry = entries[image_ids.index(None)]
         example, name = next(iter(images.items()), (0, ""))
         raise InputError(
-            f"{path}: {len(foreign)} of {len(entries)} detections are of images that the data does not have, such as "
-            f"{shown(foreign[0])}; expected image ids such as {example}"
+            f"{path}: {image_ids.count(None)} of {len(entries)} detections are of images that the data does not have, "
+            f"such as {shown(entry.get('file_name') or entry.get('image_id'))}; expected image ids such as {example}"
             + (f" or file names such as {name}" if name else "")
         )
     return [one for one in image_ids if one is not None]
@@ -215,18 +201,10 @@ def _spellings(name: str) -> list[str]:
     return [spelling for spelling in dict.fromkeys((str(path), path.name, path.stem)) if spelling not in ("", ".")]
 
 
-def _check_categories(path: str | Path, entries: list[dict[str, Any]], category_ids: Collection[int]) -> None:
-    ids = [entry.get("category_id") for entry in entries]
-    foreign = [one for one in ids if type(one) is not int or one not in category_ids]
-    if not foreign:
-        return
-    hint = ""
-    if 0 in foreign and min(category_ids) == 1:
-        hint = "; they seem to begin with 0, as those of YOLO: add 1 to each"
-    raise InputError(
-        f"{path}: {len(foreign)} of {len(ids)} detections have category ids that the data does not have, such as "
-        f"{shown(foreign[0])}; expected {listed(sorted(category_ids))}{hint}"
-    )
+def _check_category(number: Any, category_ids: Collection[int]) -> None:
+    if type(number) is not int or number not in category_ids:
+        hint = "; they seem to begin with 0, as those of YOLO: add 1 to each" if number == 0 else ""
+        raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
 
 
 def _masks(path: str | Path, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:

@@ -4,7 +4,7 @@ The files have COCO's format, which CVAT imports, Label Studio's tasks, and a li
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import encode_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
 from efficientdet.inference.label_studio_regions import labeling_configuration, rectangle_region, task_data
 from efficientdet.reports.drawing import draw_detections, resized
-from efficientdet.reports.html_page import document, heading, image_figure, legend, paragraph, row, section, table
-from object_detection.coco.comparison import Comparison
+from efficientdet.reports.html_page import image_row, legend, page, paragraph, table
 from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.matching import Comparison
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from object_detection.coco.suspect_labels import KINDS, Suspect, expected_errors, find_suspects
 from program_support.atomic_files import report_write_errors, write_text
@@ -198,45 +197,41 @@ def write_suspects(
     shown = listed.suspects[:_MOST_SHOWN]
     numbers = [number_of[comparison.image_ids[suspect.image]] for suspect in shown]
     crops = (
-        image_figure(
+        (
             f"{place}. {_caption(suspect, listed)} \N{MIDDLE DOT} {image.name}",
-            encode_image(_crop(suspect, listed, image.pixels), "JPEG", quality=80),
+            _crop(suspect, listed, image.pixels),
         )
         for place, (suspect, image) in enumerate(zip(shown, original_images(index, numbers), strict=True), start=1)
     )
-    page = Path(folder, PAGE)
-    files = listed.files() | {PAGE: _page(listed, list(crops), expected=expected)}
+    files = listed.files() | {PAGE: _page(listed, crops, expected=expected)}
     for name, text in files.items():
         with report_write_errors(path := Path(folder, name)):
             write_text(path, text)
-    return f"about {expected} errors in {len(comparison.object_boxes)} labels; suspect labels: {page}"
+    return f"about {expected} errors in {len(comparison.object_boxes)} labels; suspect labels: {Path(folder, PAGE)}"
 
 
-def _page(listed: ListedSuspects, crops: list[str], *, expected: int) -> str:
+def _page(listed: ListedSuspects, crops: Iterable[tuple[str, np.ndarray]], *, expected: int) -> str:
     """Return the page as HTML."""
-    title, count = "Suspect labels", len(listed.comparison.object_boxes)
-    colors = {name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in _COLORS.items()}
-    shown = f"The first {len(crops)} of {len(listed.suspects):,}." if len(crops) < len(listed.suspects) else ""
+    count, total = len(listed.comparison.object_boxes), len(listed.suspects)
     rows = [
         (kind.replace("_", " "), len(of_kind), f"{sum(suspect.probability for suspect in of_kind):.1f}")
         for kind in KINDS
         if (of_kind := [suspect for suspect in listed.suspects if suspect.kind == kind])
     ]
-    figure = f"About {expected:,} errors in {count:,} labels of {len(listed.images):,} images"
+    colors = legend({name: f"rgb{color}" for name, color in _COLORS.items()})
+    first = paragraph(f"The first {_MOST_SHOWN} of {total:,}.") if total > _MOST_SHOWN else ""
     files = (
         "suspects.json: this list. proposed.json: all labels as proposed, in COCO's format, also for CVAT. "
         "label_studio.json: tasks with the given labels and the proposed ones as predictions; label_studio.xml: the "
         "labeling configuration."
     )
-    return document(
-        title,
-        [
-            heading(title, figure=figure, lead=_LEAD),
-            section("Kinds", table(("Kind", "Listed", "Expected errors among them"), rows, label="Kinds")),
-            section("Suspects", legend(colors) + (paragraph(shown) if shown else "") + row(crops, thumbnails=True)),
-            section("Files to correct them in", paragraph(files)),
-        ],
-    )
+    sections = {
+        "Kinds": table(("Kind", "Listed", "Expected errors among them"), rows),
+        "Suspects": colors + first + image_row(crops, thumbnails=True),
+        "Files to correct them in": paragraph(files),
+    }
+    figure = f"About {expected:,} errors in {count:,} labels of {len(listed.images):,} images"
+    return page("Suspect labels", sections, figure=figure, lead=_LEAD)
 
 
 def _caption(suspect: Suspect, listed: ListedSuspects) -> str:
@@ -250,13 +245,14 @@ def _crop(suspect: Suspect, listed: ListedSuspects, pixels: np.ndarray) -> np.nd
     """Return the surroundings of a suspect with its label, the proposal and other labels, uint8 [h, w, 3]."""
     comparison, given = listed.comparison, listed.label_of(suspect)
     others = np.flatnonzero(comparison.objects.images == suspect.image)
-    drawn = [(box, 0, "other labels") for box in comparison.object_boxes[others[others != suspect.label]]]
-    places = []
-    for kind, box, class_index in _boxes(suspect, given):
-        drawn.append((box, class_index, kind))
-        places.append(box)
-    corners = np.array([(y, x, y + height, x + width) for x, y, width, height in (box for box, *_ in drawn)])
-    around = np.array(places)
+    others = comparison.object_boxes[others[others != suspect.label]]
+    drawn = [("other labels", box, len(comparison.names)) for box in others]
+    shown = [("given label", given.box, given.class_index)] if given else []
+    if suspect.box is not None:
+        shown.append(("proposed label", suspect.box, suspect.class_index))
+    kinds, boxes, classes = zip(*drawn, *shown, strict=True)
+    corners = np.array([(y, x, y + height, x + width) for x, y, width, height in boxes])
+    around = np.array(boxes[len(drawn) :])
     start, end = around[:, :2].min(axis=0), (around[:, :2] + around[:, 2:]).max(axis=0)
     margin = np.maximum(_CONTEXT[0] * (end - start), _CONTEXT[1])
     limits = np.array(pixels.shape[1::-1])
@@ -266,15 +262,7 @@ def _crop(suspect: Suspect, listed: ListedSuspects, pixels: np.ndarray) -> np.nd
     return draw_detections(
         crop,
         (corners - (top, left, top, left)) * scale,
-        classes=[len(comparison.names) if kind == "other labels" else index for _, index, kind in drawn],
+        classes=classes,
         names=[*comparison.names, ""],
-        colors=[_COLORS[kind] for *_, kind in drawn],
+        colors=[_COLORS[kind] for kind in kinds],
     )
-
-
-def _boxes(suspect: Suspect, given: Label | None) -> Iterator[tuple[str, np.ndarray, int]]:
-    """Yield the boxes to look at: the given label and the proposed one."""
-    if given is not None:
-        yield "given label", given.box, given.class_index
-    if suspect.box is not None:
-        yield "proposed label", suspect.box, suspect.class_index

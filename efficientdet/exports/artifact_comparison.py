@@ -21,7 +21,7 @@ from efficientdet.inference.detect import Detect
 from efficientdet.onnx_translation.calibration import calibration_of_files, calibration_of_records
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_differences, resampled
-from object_detection.coco.comparison import Comparison
+from object_detection.coco.matching import Comparison
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.run_length_masks import decoded
 

@@ -6,18 +6,18 @@ import.
 """
 
 import dataclasses
+import math
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from dataset.class_names import ClassNames
 from dataset.files.pixel_values import WHITE_LEVEL
 from dataset.files.untrusted_values import shown
 from dataset.input.tiling import MIN_TILE, TILE_OVERLAP, is_tile_size
-from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
-from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, Removed, is_removed
 from program_support.checked_fields import (
     BelowOne,
     Count,
@@ -36,8 +36,78 @@ from program_support.errors import InputError, nearest_name
 
 SMALLEST_SIDE = 32  # pixels; backbones halve the resolution five times
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine", "plateau")
+SCHEDULES = ("cosine", "stepwise", "constant")
+_FACTOR_TABLE = "items PATTERN:FACTOR separated by semicolons, such as '^efficientnet:0.1;/bias$:2'"
 _TILE_SIZES = f"0, a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
+
+
+def rate_factors(table: str, names: Iterable[str]) -> list[float]:
+    """Return the factor of each weight: the product of the items whose regular expression matches its name.
+
+    Args:
+        table: items PATTERN:FACTOR separated by semicolons; factors are above 0.
+        names: names of weights as in checkpoints: `class_net/class-0/pointwise_kernel`.
+
+    Raises:
+        ValueError: the table has another form, or a pattern matches no name.
+    """
+    names = list(names)
+    factors: dict[str, float] = {}
+    for item in filter(None, map(str.strip, table.split(";"))):
+        pattern, colon, factor = item.rpartition(":")
+        try:
+            expression, number = re.compile(pattern), float(factor)
+        except (re.error, ValueError) as error:
+            raise ValueError(f"{item!r} is not PATTERN:FACTOR") from error
+        if not colon or not pattern or not 0 < number < math.inf:
+            raise ValueError(f"{item!r} is not PATTERN:FACTOR")
+        matching = [name for name in names if expression.search(name)]
+        if names and not matching:
+            raise ValueError(f"{pattern!r} matches no trainable weight")
+        factors.update({name: factors.get(name, 1.0) * number for name in matching})
+    return [factors.get(name, 1.0) for name in names]
+
+
+def _is_factor_table(table: str) -> bool:
+    """Return whether a table has the expected form."""
+    try:
+        rate_factors(table, ())
+    except ValueError:
+        return False
+    return True
+
+
+class Removed(NamedTuple):
+    """Reason why a key was removed, most of them keys of the references."""
+
+    reason: str
+    idle: tuple = (None,)  # values without effect, such as the reference's defaults
+
+
+REMOVED_FROM_ALL = {
+    **dict.fromkeys(
+        ("input_rand_vflip", "input_rand_rot90"),
+        Removed("vertical flips lost accuracy (docs/measurements/accuracy.md)", (False,)),
+    ),
+    "mosaic_probability": Removed("it gained nothing (docs/measurements/accuracy.md)", (0, 0.0)),
+    "mosaic_share": Removed("use copy_paste_share", (0.8,)),
+    "bias_rate_factor": Removed("use learning_rate_factors=/bias$:FACTOR", (1.0,)),
+    "flat_share": Removed("lr_decay_method=flat_cosine gained nothing that was measured", (0.75,)),
+    "lr_patience": Removed("lr_decay_method=plateau gained nothing that was measured", (5,)),
+    **dict.fromkeys(
+        ("brightness", "contrast", "saturation", "hue"),
+        Removed("color jitter gained nothing (docs/measurements/accuracy.md)", (0.0,)),
+    ),
+}
+# Values of training hyperparameters, removed since; checkpoints that were trained with them remain usable
+REMOVED_VALUES = {
+    "label_assignment=atss",
+    "class_loss_type=varifocal",
+    "box_loss_type=diou",
+    "box_loss_type=ciou",
+    "lr_decay_method=flat_cosine",
+    "lr_decay_method=plateau",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +141,8 @@ class OptimizerHyperparameters:
 
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = "sgd"  # algorithm
     momentum: BelowOne = 0.9  # momentum of sgd
-    bias_rate_factor: Positive = 1.0  # learning rate multiplier of biases
     # learning rate multipliers of weights by pattern, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
-    learning_rate_factors: Annotated[str, Limit(is_table, EXPECTED)] = ""
+    learning_rate_factors: Annotated[str, Limit(_is_factor_table, _FACTOR_TABLE)] = ""
     beta_1: BelowOne = 0.9  # of adam and adamw
     beta_2: BelowOne = 0.999  # of adam and adamw
     epsilon: Positive = 1e-8  # of adam and adamw
@@ -100,9 +169,7 @@ class ScheduleHyperparameters:
     lr_warmup_least_steps: CountOrZero = 0  # minimum steps of warmup, for short epochs
     first_lr_drop_epoch: Positive = 200.0  # epoch of the first drop of stepwise
     second_lr_drop_epoch: Positive = 250.0  # epoch of the second drop of stepwise
-    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise and plateau
-    lr_patience: Count = 5  # evaluations without a higher AP from which plateau drops the learning rate, each time
-    flat_share: BelowOne = 0.75  # fraction of the epochs before the cosine of flat_cosine
+    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise
     lr_end_factor: Share = 0.0  # fraction of the peak learning rate at which cosines end
     num_epochs: Count = 300  # epochs of the schedule
 
@@ -260,6 +327,27 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
         expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
         raise InputError(f"hparam {key} is {shown(value)}; expected {expected}")
     return value
+
+
+def is_removed(key: str, value: Any, removed: Mapping[str, Removed]) -> bool:
+    """Return whether a key was removed and its value has no effect.
+
+    Raises:
+        InputError: it would have an effect.
+    """
+    if key not in removed:
+        return False
+    if not any(_same(value, idle) for idle in removed[key].idle):
+        raise InputError(f"hparam {key} has been removed: {removed[key].reason}; it is {shown(value)}")
+    return True
+
+
+def _same(value: Any, idle: Any) -> bool:
+    if isinstance(value, list | tuple) and isinstance(idle, tuple):
+        return len(value) == len(idle) and all(map(_same, value, idle))
+    if isinstance(idle, float) and isinstance(value, int | float):
+        return math.isclose(value, idle, rel_tol=1e-5)
+    return isinstance(value, bool) == isinstance(idle, bool) and value == idle
 
 
 def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: bool) -> None:

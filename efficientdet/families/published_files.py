@@ -1,7 +1,8 @@
 """Published weight files, by the names that --backbone_init, --pretrained_ckpt and scripts/get_weights.sh accept.
 
-Each family lists its files as PUBLISHED_FILES in its module `presets`, which needs only the standard library, because
-scripts/get_weights.sh runs before anything is installed. URLs, sizes and accuracies are those in torchvision 0.28
+Each family lists its files as PUBLISHED_FILES in its module `presets`, a plugin in the group
+`efficientdet.published_files`. These modules need only the standard library, because scripts/get_weights.sh runs before
+anything is installed. URLs, sizes and accuracies are those in torchvision 0.28
 (`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md lists which training starts from which file.
 """
 
@@ -11,6 +12,8 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
+
+from program_support.plugins import load_plugins
 
 TORCHVISION = "https://download.pytorch.org/models"
 _ARCHIVES = (".tar.gz", ".tgz")
@@ -79,6 +82,7 @@ _V2 = "top-1 {}, torchvision's longer recipe"
 BACKBONES = {
     "resnet18": torchvision_file("resnet18-f37072fd.pth", 44.661, CLASSIFIER, _V1.format("69.758")),
     "resnet34": torchvision_file("resnet34-b627a593.pth", 83.275, CLASSIFIER, _V1.format("73.314")),
+    "resnet34-2017": torchvision_file("resnet34-333f7ec4.pth", 83.26, CLASSIFIER, _V1.format("73.3")),  # MLPerf's SSD
     "resnet50": torchvision_file("resnet50-0676ba61.pth", 97.781, CLASSIFIER, _V1.format("76.130")),
     "resnet50-v2": torchvision_file("resnet50-11ad3fa6.pth", 97.79, CLASSIFIER, _V2.format("80.858")),
     "resnext50_32x4d": torchvision_file("resnext50_32x4d-7cdf4587.pth", 95.789, CLASSIFIER, _V1.format("77.618")),
@@ -89,10 +93,11 @@ BACKBONES = {
 def by_short_name() -> dict[str, PublishedFile]:
     """Return the files of all families by their short names; the backbones that families share come first."""
     files = dict(BACKBONES)
-    for module in sorted(pkgutil.iter_modules([os.path.dirname(__file__)])):
-        if module.ispkg:
-            presets = importlib.import_module(f"{__package__}.{module.name}.presets")
-            files.update(getattr(presets, "PUBLISHED_FILES", {}))
+    for family in sorted(pkgutil.iter_modules([os.path.dirname(__file__)])):
+        if family.ispkg:
+            files.update(importlib.import_module(f"{__package__}.{family.name}.presets").PUBLISHED_FILES)
+    for plugin in load_plugins("efficientdet.published_files"):
+        files.update(plugin)
     return files
 
 

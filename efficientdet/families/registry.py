@@ -1,4 +1,4 @@
-"""Registry of the families: the folders beside this file, and entry points of installed packages.
+"""Registry of the families: the folders beside this file, and plugins.
 
 Modules of families are imported by name on demand, because hyperparameters look up their family here.
 """
@@ -8,27 +8,27 @@ import os
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from program_support.errors import InputError, nearest_name
+from program_support.plugins import load_plugins
 
 if TYPE_CHECKING:
     from model.detection_model import DetectionModel
 
-ENTRY_POINTS = "efficientdet.families"
+PLUGINS = "efficientdet.families"
 DEFAULT_MODEL = "efficientdet-d0"  # the references' default
 
 
 @cache
 def families() -> tuple:
-    """Return every `Family`, those of this package first, sorted by name."""
+    """Return every `Family`: those of this package sorted by name, then plugins."""
     built_in = [
         importlib.import_module(f"{__package__}.{module.name}.family").FAMILY
         for module in sorted(pkgutil.iter_modules([os.path.dirname(__file__)]))
         if module.ispkg
     ]
-    return (*built_in, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
+    return (*built_in, *load_plugins(PLUGINS))
 
 
 def model_names() -> tuple[str, ...]:

@@ -1,18 +1,31 @@
 """Common parts of families with torchvision's ResNets that read weights of PyTorch."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from efficientdet.families.family import Arrays, Family
-from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, Hyperparameters, Removed
 from efficientdet.families.published_files import BACKBONES
-from model.torch_weights import YX_OF_XY, from_torch, is_torch
+
+YX_OF_XY = [1, 0, 3, 2]  # torch's offsets are (t_x, t_y, t_w, t_h), Keras layers here have (t_y, t_x, t_h, t_w)
+_NORM_ROLES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+_KERNEL_AXES = {4: (2, 3, 1, 0), 2: (1, 0)}  # out, in, rows, columns -> rows, columns, in, out; out, in -> in, out
 
 
 class TorchHyperparameters(Hyperparameters):
     """Base class of the hyperparameters of a `TorchFamily`."""
+
+    REMOVED: ClassVar[dict[str, Removed]] = REMOVED_FROM_ALL | {
+        key: Removed("no gain was measured in this family", published)
+        for key, published in {
+            "label_assignment": ("iou",),
+            "class_loss_type": ("focal",),
+            "box_loss_type": ("l1", "smooth_l1"),
+            "box_loss_weight": (None,),
+        }.items()
+    }
 
     backbone_name: str  # declared only: the class of a family defines valid names and default
 
@@ -46,6 +59,32 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
 
     def is_backbone(self, name: str) -> bool:
         return name.startswith(self.body)
+
+
+def is_torch(names: Iterable[str]) -> bool:
+    """Return whether arrays with these names are a torch state dict."""
+    return any(name.endswith((".weight", ".running_var")) for name in names)
+
+
+def from_torch(
+    arrays: Mapping[str, np.ndarray], names: Iterable[str], *, module: Callable[[str], str] = lambda name: name
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a torch state dict by the given `names`.
+
+    Unused arrays keep torch's names, for `check_against` to report. Layers are named as torch's modules, with slashes
+    instead of dots: `backbone.body.conv1.weight` is `backbone/body/conv1/kernel`.
+
+    module: maps the name of a torch module to the name that the layers here follow. Batch counters are left out.
+    """
+    theirs = {module(name): name for name in arrays if not name.endswith("num_batches_tracked")}
+    translated = {}
+    for name in names:
+        layer, role = name.rsplit("/", 1)
+        key = f"{layer.replace('/', '.')}.{'weight' if role == 'kernel' else _NORM_ROLES.get(role, role)}"
+        if key in theirs:
+            array = arrays[theirs.pop(key)]
+            translated[name] = np.transpose(array, _KERNEL_AXES[array.ndim]) if role == "kernel" else array
+    return {**translated, **{name: arrays[name] for name in theirs.values()}}
 
 
 def with_y_first(array: np.ndarray) -> np.ndarray:

@@ -6,14 +6,12 @@ from itertools import chain
 
 import keras
 
-from efficientdet.onnx_translation import attention, regions, translations
+from efficientdet.onnx_translation import attention, translations
 from efficientdet.onnx_translation.convolutions import convolution, depthwise, normalization
 from efficientdet.onnx_translation.graph import OnnxGraph
-from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.bifpn import NearestResize, SymmetricMaxPooling2D, WeightedFusion
-from model.depthwise_conv import DepthwiseConv2D
-from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
+from model.fast_layers import DepthwiseConv2D, SiLU
 from program_support.errors import InputError
 
 
@@ -60,6 +58,8 @@ def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
             graph.note_shape(name, tensor.shape)
         made = layer.to_onnx(graph, inputs)
         return [made] if isinstance(made, str) else list(made)
+    if hasattr(layer, "add_to_onnx"):  # a plugin's layer, which knows the layouts of the graph
+        return layer.add_to_onnx(graph, inputs, node)
     if isinstance(layer, keras.Sequential) or hasattr(layer, "_nodes_by_depth"):
         return add_network(graph, layer, inputs)
     for kind, translate in _TRANSLATIONS:
@@ -131,10 +131,6 @@ _TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = 
     (keras.layers.DepthwiseConv2D, _depthwise),
     (keras.layers.Conv2D, _convolution),
     (keras.layers.Conv2DTranspose, _transposed),
-    (Proposals, regions.proposals),
-    (AlignedRegions, regions.aligned),
-    (DetectedRegions, regions.detected),
-    (MasksOfClasses, regions.masks_of_classes),
     (keras.layers.Dense, translations.dense),
     (keras.layers.EinsumDense, attention.einsum_dense),
     (keras.layers.LayerNormalization, attention.layer_normalization),

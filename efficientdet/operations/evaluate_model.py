@@ -27,7 +27,6 @@ from efficientdet.configuration.model_config import (
     model_config,
     runtime_settings,
 )
-from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import exported_model, format_of
@@ -37,7 +36,6 @@ from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.open_model import open_model
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
-from program_support.engines import LOCAL
 from program_support.errors import InputError
 from program_support.file_patterns import matching_paths
 
@@ -51,8 +49,6 @@ _FILES_OF_FOLDERS = {  # by the flag of the folder
 def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     """Return the COCO measures of the detector that the options name; None on every process except the first."""
     overrides = checked_overrides(options)
-    if options.engine != LOCAL:
-        _check_engine(options)
     json_file = existing_file(options.val_json_file, "val_json_file")
     others = _other_detections(options)
     prefix = None if others else existing_checkpoint(required(options.ckpt_path, "ckpt_path"), "ckpt_path")
@@ -83,16 +79,6 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     pages = ("report", "suspects")
     numbers |= {flag: Path(folder, f"{flag}.html") for flag in pages if (folder := getattr(options, flag))}
     return EvaluationResult(**numbers)
-
-
-def _check_engine(options: EvaluateOptions) -> None:
-    """Raise InputError for what a Ray cluster does not evaluate: files that only this machine has, exported files."""
-    engine = f"--engine={options.engine}"
-    if flag := first_given(options, ("results", "images")):
-        raise InputError(f"{engine}: evaluates a checkpoint on records, without --{flag}")
-    if format_of(options.ckpt_path):
-        raise InputError(f"{engine}: expected a checkpoint; {options.ckpt_path} is an exported file")
-    require_one_process(engine)
 
 
 def _data_set(

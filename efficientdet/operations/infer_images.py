@@ -15,7 +15,7 @@ from efficientdet.configuration.model_config import (
     model_config,
     runtime_settings,
 )
-from efficientdet.devices.launchers import require_one_process
+from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats

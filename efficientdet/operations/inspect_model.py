@@ -40,7 +40,7 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
         )
     writable_file(options.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model.ckpt_path or options.export_ckpt))
-    from efficientdet.checkpoints.bundle_files import BUNDLE_SUFFIXES
+    from efficientdet.checkpoints.checkpoint import BUNDLE_SUFFIXES
     from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX
     from efficientdet.exports.inspection import dry_run
 

@@ -10,8 +10,8 @@ from efficientdet.data_checks.findings import Finding, as_hparams
 
 if TYPE_CHECKING:  # train.py starts without COCO evaluation
     from object_detection.coco.bootstrap import Difference
-    from object_detection.coco.miss_rate import MissRateThresholds
     from object_detection.coco.score_calibration import ScoreCalibration
+    from object_detection.coco.score_thresholds import MissRateThresholds
 
 _MAX_SHOWN = 6  # entries of a mapping
 

@@ -18,10 +18,10 @@ from efficientdet.configuration.flag_paths import (
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.loggers.registry import check_loggers
 from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
 from efficientdet.options.train import TrainOptions, TrainSettings
+from efficientdet.run_log.loggers import check_loggers
 from program_support.checked_fields import values_of
 from program_support.command_line import whole_numbers
 

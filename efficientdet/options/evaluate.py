@@ -4,7 +4,6 @@ from typing import Annotated
 
 from efficientdet.options.model import EvaluatedData, EvaluatedRecords, MachineOptions, RuntimeOptions, WeightsOptions
 from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, checked
-from program_support.engines import LOCAL, Engine
 
 
 @checked
@@ -28,7 +27,6 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
     ] = None
     batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
     eval_samples: EvaluatedRecords = 0
-    engine: Engine = LOCAL
     enable_map_parallelization: Annotated[bool, Help("Read and decode images in parallel.")] = True
     bootstrap: Annotated[
         CountOrZero | None,

@@ -56,6 +56,7 @@ GONE = {
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
+        "on_nan": Gone("a NaN or infinite loss ends a training; the command resumes, with a lower --lr", ("stop",)),
         "profile": Gone(
             "the log has the seconds of each part of a training; inspector.py --trace_filename=FOLDER writes a "
             "trace of inference",
@@ -72,6 +73,9 @@ GONE = {
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
     "evaluate": {
+        "engine": Gone(
+            "infer.py --engine=ray --format=coco detects on a cluster, eval.py --results measures it", ("local",)
+        ),
         "gcp_project": _TPU,
         "only_this_epoch": Gone(
             "it had no effect; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"

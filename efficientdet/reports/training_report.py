@@ -7,20 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.files.image_files import encode_image
-from efficientdet.reports.coco_metrics import metrics_table
 from efficientdet.reports.html_page import (
     Curve,
     bars,
     chart_figure,
-    document,
-    heading,
-    image_figure,
+    image_row,
+    page,
     paragraph,
     row,
-    section,
     table,
 )
+from object_detection.coco.measures import MEASURES, shown_measure
 from program_support.atomic_files import write_text
 
 FILE_NAME = "report.html"
@@ -53,15 +50,14 @@ _CHARTS = (
 def write_report(folder: str | Path, summary: RunSummary) -> Path:
     """Write report.html into a folder and return its path."""
     path = Path(folder) / FILE_NAME
-    write_text(path, page(summary))
+    write_text(path, training_page(summary))
     return path
 
 
-def page(summary: RunSummary) -> str:
+def training_page(summary: RunSummary) -> str:
     """Return the page as HTML, without the sections whose part of the summary is empty."""
-    shown = [
-        f"{name} {summary.numbers[name]:.3f}" for name in ("AP", "AP50", "AP75") if summary.numbers.get(name, -1) >= 0
-    ]
+    numbers, seconds = summary.numbers, summary.seconds
+    shown = [f"{name} {numbers[name]:.3f}" for name in ("AP", "AP50", "AP75") if numbers.get(name, -1) >= 0]
     losses = sorted(filter(_LOSS.fullmatch, summary.curves), key=lambda tag: tag != "train/loss")  # the total first
     charts = [
         chart_figure(
@@ -76,29 +72,42 @@ def page(summary: RunSummary) -> str:
         )
         for name, unit, tags in (("Loss", "Loss", losses), *_CHARTS)
     ]
-    images = [image_figure(caption, encode_image(image, "JPEG")) for caption, image in summary.images]
     measured = {name: ap for name, ap in summary.per_class.items() if ap >= 0}  # the others have no objects
     per_class = paragraph("AP averaged over IoU thresholds 0.50 to 0.95.") + bars(measured, form=".3f")
-    return document(
-        summary.title,
-        [
-            heading(summary.title, figure=" \N{NO-BREAK SPACE} ".join(shown), lead=summary.goal),
-            section("Training curves", row(charts)),
-            section("COCO metrics", metrics_table({"Value": summary.numbers} if summary.numbers else {})),
-            section("AP per class", per_class if measured else ""),
-            section("Time per activity", _time(summary.seconds)),
-            section("Example detections", row(images)),
-            section(
-                "Configuration",
-                table((), [(key, str(value)) for key, value in summary.facts.items()], label="Configuration"),
+    slowest, total = max(seconds, key=seconds.__getitem__, default=""), sum(seconds.values())
+    sections = {
+        "Training curves": row(charts),
+        "COCO metrics": metrics_table({"Value": numbers}),
+        "AP per class": per_class if measured else "",
+        "Time per activity": paragraph(f"Wall-clock time. Largest share: {slowest}, {seconds[slowest] / total:.0%}.")
+        + bars(seconds, unit=" s", form=".1f")
+        if total
+        else "",
+        "Example detections": image_row(summary.images),
+        "Configuration": table((), [(key, str(value)) for key, value in summary.facts.items()]),
+    }
+    return page(summary.title, sections, figure=" \N{NO-BREAK SPACE} ".join(shown), lead=summary.goal)
+
+
+def metrics_table(
+    columns: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
+    """Return a table with a column of metrics per name, and beside it its 95 % intervals if `intervals` has them."""
+    intervals = intervals or {}
+    titles = [title for column in columns for title in (column, *(["95 % interval"] if column in intervals else []))]
+    rows = [
+        (
+            name,
+            *(
+                cell
+                for column, metrics in columns.items()
+                for cell in (
+                    shown_measure(metrics[name]),
+                    *([intervals[column].get(name, "")] if column in intervals else []),
+                )
             ),
-        ],
-    )
-
-
-def _time(seconds: Mapping[str, float]) -> str:
-    if not any(seconds.values()):
-        return ""
-    slowest = max(seconds, key=seconds.__getitem__)
-    share = seconds[slowest] / sum(seconds.values())
-    return paragraph(f"Wall-clock time. Largest share: {slowest}, {share:.0%}.") + bars(seconds, unit=" s", form=".1f")
+            MEASURES[name],
+        )
+        for name in next(iter(columns.values()))
+    ]
+    return table(("Metric", *titles, "Definition"), rows)

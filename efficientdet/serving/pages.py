@@ -11,8 +11,7 @@ from typing import Any
 from dataset.class_names import ClassNames
 from efficientdet.options.serve import RequestLimits
 from efficientdet.reports.drawing import class_color
-from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
-from efficientdet.reports.page_style import THEME
+from efficientdet.reports.html_page import THEME, collapsible, command, document, heading, paragraph, section, table
 from efficientdet.serving.limits import MAX_SIDE
 from program_support.installation import project_version
 

@@ -10,16 +10,18 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from keras import ops
 
-from object_detection.assignment.anchor_candidates import CandidateList, Candidates, candidate_windows
-from object_detection.assignment.assigner import Assigner
-from object_detection.assignment.claimed_anchors import (
+from object_detection.assignment.anchor_candidates import (
+    CandidateList,
+    Candidates,
     candidate_overlap,
+    candidate_windows,
     descending,
     fold_marked,
     improved,
     objects_of_anchors,
     tied_anchors,
 )
+from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.structures import Objects, Targets, Tensor

@@ -1,4 +1,6 @@
-"""Interface of label assignment in one-stage detectors."""
+"""Interface of label assignment in one-stage detectors, and anchors that are negatives of some classes only."""
+
+from keras import ops
 
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import BoxCoder
@@ -30,3 +32,16 @@ class Assigner:
             Targets with [B, A] entries; with scores if a loss shall weight the positives.
         """
         raise NotImplementedError
+
+
+def classes_in_crowds(objects: Objects[Tensor], anchors: Tensor, *, num_classes: int) -> Tensor:
+    """Return whether the center of each anchor [A, 4] is in a crowd of each class, [B, A, K] bool.
+
+    A crowd is a region whose objects of a class are not labeled one by one; one of the size of the image says that none
+    of them is labeled.
+    """
+    is_crowd = ops.cast(ops.logical_and(objects.valid, objects.crowd), "float32")
+    centers, boxes = (anchors[:, :2] + anchors[:, 2:]) / 2.0, objects.boxes[:, :, None]
+    inside = ops.logical_and(centers >= boxes[..., :2], centers < boxes[..., 2:])  # [B, M, A, 2]
+    classes = ops.one_hot(objects.classes, num_classes, dtype="float32") * is_crowd[..., None]  # [B, M, K]
+    return ops.einsum("bma,bmk->bak", ops.cast(ops.all(inside, axis=-1), "float32"), classes) > 0.0

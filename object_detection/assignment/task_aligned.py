@@ -6,16 +6,16 @@ predicted box with the object.
 
 from keras import ops
 
-from object_detection.assignment.assigned_targets import assignable, contains_centers, targets_of_objects
+from object_detection.assignment.anchor_candidates import descending, improved
 from object_detection.assignment.assigner import Assigner
-from object_detection.assignment.claimed_anchors import descending, improved
 from object_detection.gather import entries
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import BoxCoder
 from object_detection.geometry.box_geometry import pairwise_iou
-from object_detection.structures import Objects, ScoredTargets, Tensor
+from object_detection.structures import Objects, ScoredTargets, Targets, Tensor
 
 ANCHORS_PER_OBJECT = 13
+CENTER_MARGIN = 0.01  # pixels; the center of a positive anchor is farther than this from each side, inside the object
 _CHUNK_SIZE = 4  # objects of each image that are compared with all anchors at a time
 _SMALLEST = 1e-30  # keeps a quotient finite if its divisor is zero
 
@@ -63,7 +63,7 @@ class TaskAlignedAssigner(Assigner):
         scores = alignment / ops.maximum(largest, _SMALLEST) * ops.max(overlap, axis=1, keepdims=True)
         # Each anchor is assigned once, so a sum has a single term.
         scores = ops.segment_sum(ops.reshape(scores, (-1,)), places, total)
-        targets = targets_of_objects(objects, grid, assigned, box_coder=box_coder)
+        targets = _targets_of_objects(objects, grid, assigned, box_coder=box_coder)
         return ScoredTargets(*targets, scores=ops.reshape(scores, (batch, len(grid))))
 
 
@@ -77,7 +77,7 @@ def _best_aligned(
     """
     batch, slots = ops.shape(objects.boxes)[:2]
     per_object, anchor_boxes = min(ANCHORS_PER_OBJECT, len(grid)), ops.convert_to_tensor(grid.boxes)
-    may_be_assigned = assignable(objects)
+    may_be_assigned = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
     count = ops.max(ops.where(may_be_assigned, ops.arange(1, slots + 1, dtype="int32"), 0))
 
     def step(begin: Tensor, anchors: Tensor, alignment: Tensor, overlap: Tensor) -> tuple[Tensor, ...]:
@@ -87,7 +87,7 @@ def _best_aligned(
         of_chunk = ops.logical_and(ops.take(may_be_assigned, existing, axis=1), numbers < slots)
         logits = entries(class_logits, ops.cast(ops.take(objects.classes, existing, axis=1), "int32"))  # [B, c, A]
         overlaps = pairwise_iou(boxes, predicted)
-        inside = ops.logical_and(contains_centers(boxes[:, :, None], anchor_boxes), of_chunk[..., None])
+        inside = ops.logical_and(_contains_centers(boxes[:, :, None], anchor_boxes), of_chunk[..., None])
         aligned = ops.where(inside, ops.sigmoid(logits) * ops.square(overlaps * ops.square(overlaps)), 0.0)  # s u^6
         best, places = ops.top_k(aligned, per_object)
         places = ops.cast(places, "int32")
@@ -101,3 +101,38 @@ def _best_aligned(
     empty = (ops.zeros((batch, padded, per_object), kind) for kind in ("int32", "float32", "float32"))
     best_anchors = ops.while_loop(lambda begin, *_: begin < count, step, (ops.zeros((), "int32"), *empty))[1:]
     return tuple(values[:, :slots] for values in best_anchors)
+
+
+def _contains_centers(boxes: Tensor, anchors: Tensor) -> Tensor:
+    """Return whether the centers of anchors are inside the boxes, by CENTER_MARGIN; both [..., 4] and broadcast."""
+    centers = (anchors[..., :2] + anchors[..., 2:]) / 2.0
+    inside = ops.logical_and(centers - boxes[..., :2] > CENTER_MARGIN, boxes[..., 2:] - centers > CENTER_MARGIN)
+    return ops.all(inside, axis=-1)
+
+
+def _targets_of_objects(
+    objects: Objects[Tensor], grid: AnchorGrid, assigned: Tensor, *, box_coder: BoxCoder
+) -> Targets:
+    """Return the targets of anchors of which none is ignored.
+
+    Args:
+        objects: boxes [B, M, 4] in pixels of the anchors.
+        grid: the A anchors.
+        assigned: [B A] int32, the object of each anchor as `descending` of its number among all B M, 0 for none.
+        box_coder: encodes boxes as offsets from anchors.
+
+    Returns:
+        Targets with [B, A] entries.
+    """
+    batch, slots = ops.shape(objects.boxes)[:2]
+    assigned = ops.reshape(assigned, (batch, len(grid)))
+    positive = assigned > 0
+    numbers = ops.where(positive, descending(assigned, batch * slots), 0)
+    boxes = ops.take(ops.reshape(objects.boxes, (-1, 4)), numbers, axis=0)  # [B, A, 4]
+    deltas = box_coder.encode(boxes, ops.convert_to_tensor(grid.boxes))
+    return Targets(
+        classes=ops.where(positive, ops.take(ops.reshape(objects.classes, (-1,)), numbers, axis=0), 0),
+        box_deltas=ops.where(positive[..., None], deltas, 0.0),
+        positive=positive,
+        ignored=ops.zeros_like(positive),
+    )

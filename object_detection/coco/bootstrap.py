@@ -9,16 +9,22 @@ other instead.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import RECALL_THRESHOLDS, Comparison
-from object_detection.coco.matching import AREA_RANGES, IOU_THRESHOLDS, MAX_DETECTIONS, outside_ranges
+from object_detection.coco.matching import (
+    AREA_RANGES,
+    IOU_THRESHOLDS,
+    MAX_DETECTIONS,
+    RECALL_THRESHOLDS,
+    Comparison,
+    outside_ranges,
+)
 from object_detection.coco.measures import MEASURE_NAMES
 
 RESAMPLES = 1000  # enough for the 2.5 % quantiles
@@ -27,8 +33,6 @@ _CHUNK_SIZE = 1 << 18  # detections times resamples in one chunk: its arrays fit
 _MOST_SUMMED = 8e8  # numbers that are summed in about 10 seconds on two cores
 _AT_50, _AT_75 = (int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75))
 _OF_CLASSES = {name: MEASURE_NAMES.index(name) for name in ("AP", "AP50", "AP75", "APs", "APm", "APl")}
-
-Run = Callable[[Callable[["ClassRows"], np.ndarray], Sequence["ClassRows"]], Iterable[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +97,10 @@ def default_resamples(comparison: Comparison) -> int:
 def resampled(comparison: Comparison, weights: np.ndarray) -> Samples:
     """Return the metrics with the `multiplicities` [1 + R, I] of the comparison's images."""
     by_class = np.empty((len(comparison.names), len(MEASURE_NAMES), len(weights)))
-    classes = enumerate(_class_rows(comparison))
-    tasks = [(k, rows, chunk) for k, rows in classes for chunk in _chunks(rows, len(weights))]
+    tasks = []
+    for k, rows in enumerate(_class_rows(comparison)):
+        step = max(1, _CHUNK_SIZE // max(1, len(rows.images)))
+        tasks += [(k, rows, slice(first, first + step)) for first in range(0, len(weights), step)]
 
     def measure(k: int, rows: ClassRows, chunk: slice) -> None:
         by_class[k, :, chunk] = _class_measures(rows, weights[chunk])
@@ -105,22 +111,15 @@ def resampled(comparison: Comparison, weights: np.ndarray) -> Samples:
     return Samples(by_class=by_class)
 
 
-def intervals(
-    comparison: Comparison, resamples: int, *, run: Run | None = None
-) -> dict[str, dict[str, tuple[float, float]]]:
+def intervals(comparison: Comparison, resamples: int) -> dict[str, dict[str, tuple[float, float]]]:
     """Return the 95 % intervals of "numbers" and of "class_ap" by name, without those that cannot be measured.
 
-    {} without resamples or with a single image, which has no spread. run: returns the results of a function for each
-    class, in their order, computed elsewhere; None: threads of this process.
+    {} without resamples or with a single image, which has no spread.
     """
     images = len(comparison.image_ids)
     if not resamples or images < 2:
         return {}
-    if run is None:
-        samples = resampled(comparison, multiplicities(images, resamples))
-    else:
-        measure = partial(_resampled_class, num_images=images, resamples=resamples)
-        samples = Samples(by_class=np.stack([*run(measure, [*_class_rows(comparison)])]))
+    samples = resampled(comparison, multiplicities(images, resamples))
 
     def by_name(names: Sequence[str], values: np.ndarray) -> dict[str, tuple[float, float]]:
         ends = (np.clip(interval(of_metric, images=images), 0, 1).tolist() for of_metric in values)
@@ -130,18 +129,6 @@ def intervals(
         "numbers": by_name(MEASURE_NAMES, samples.numbers),
         "class_ap": by_name(comparison.names, samples.by_class[:, 0]),
     }
-
-
-def _chunks(rows: ClassRows, resamples: int) -> Iterator[slice]:
-    step = max(1, _CHUNK_SIZE // max(1, len(rows.images)))
-    for first in range(0, resamples, step):
-        yield slice(first, first + step)
-
-
-def _resampled_class(rows: ClassRows, *, num_images: int, resamples: int) -> np.ndarray:
-    """Return the 12 metrics of a class in the data set and in its resamples, which are drawn again, [12, 1 + R]."""
-    weights = multiplicities(num_images, resamples)
-    return np.concatenate([_class_measures(rows, weights[chunk]) for chunk in _chunks(rows, len(weights))], axis=1)
 
 
 def _class_rows(comparison: Comparison) -> Iterator[ClassRows]:

@@ -11,8 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import RECALL_THRESHOLDS, Comparison, average_precisions
-from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, match, near_pairs
+from object_detection.coco.matching import (
+    IOU_THRESHOLDS,
+    RECALL_THRESHOLDS,
+    Comparison,
+    Instances,
+    ObjectFlags,
+    average_precisions,
+    match,
+    near_pairs,
+)
+from object_detection.coco.score_calibration import Reliability, reliability
 from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold
 
 ERROR_TYPES = {  # name -> description
@@ -26,7 +35,6 @@ ERROR_TYPES = {  # name -> description
 _CLASSIFICATION, _LOCALIZATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
 _FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1
 SHOWN_IOU = {"IoU 0.50": 0, "IoU 0.75": int(np.argmin(abs(IOU_THRESHOLDS - 0.75)))}  # places in IOU_THRESHOLDS
-BINS = 10  # score intervals of equal width in 0 .. 1
 SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
 
 
@@ -36,15 +44,6 @@ class Errors(NamedTuple):
     types: np.ndarray  # [D] of ERROR_TYPES; "" if correct or not counted
     fixes: np.ndarray  # [D] row of the object to find without the error; -1: none, or found by another detection
     missed: np.ndarray  # [G] bool
-
-
-class Reliability(NamedTuple):
-    """Scores and precision (fraction of correct detections) in each bin (Guo et al. 2017); NaN in an empty bin."""
-
-    counts: np.ndarray  # [BINS] detections
-    scores: np.ndarray  # [BINS] mean score
-    precision: np.ndarray  # [BINS] fraction of correct detections
-    expected_error: float  # expected calibration error: mean absolute difference of the two, weighted by counts
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class ErrorAnalysis:
     @cached_property
     def confusion(self) -> np.ndarray:
         """[K+1, K+1] confusion matrix of the detections that are `above_threshold`."""
-        return confusion_matrix(self.comparison, self.above_threshold)
+        return _confusion_matrix(self.comparison, self.above_threshold)
 
     @cached_property
     def reliability(self) -> Reliability:
@@ -172,40 +171,57 @@ class ErrorAnalysis:
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`; null where there is nothing to measure."""
         names, bins = self.comparison.names, self.reliability
-        return {
-            "errors": {
-                name: {"count": cost.count, "ap50": _or_none(cost.ap), "ap50_by_class": _by_name(names, cost.class_ap)}
-                for name, cost in self.costs.items()
-            },
-            "precision_recall": {
-                "recall": RECALL_THRESHOLDS.tolist(),
-                **{
-                    name: {
-                        "mean": _listed(np.apply_along_axis(_mean, 1, precision)),
-                        "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)},
-                    }
-                    for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())
+        curves = {name: self.precision(place) for name, place in SHOWN_IOU.items()}
+
+        def by_class(values: np.ndarray) -> dict[str, np.ndarray]:
+            return dict(zip(names, values, strict=True))
+
+        return _without_nan(
+            {
+                "errors": {
+                    name: {"count": cost.count, "ap50": cost.ap, "ap50_by_class": by_class(cost.class_ap)}
+                    for name, cost in self.costs.items()
                 },
-            },
-            "ap_by_class": {name: _by_name(names, values) for name, values in self.class_ap.items()},
-            "best_thresholds": {name: _threshold_json(best) for name, best in zip(names, self.thresholds, strict=True)},
-            "best_threshold": _threshold_json(self.threshold),
-            "confusion": {
-                "rows": "objects",
-                "columns": "detections",
-                "names": [*names, "background"],
-                "counts": self.confusion.tolist(),
-            },
-            "reliability": {
-                "expected_calibration_error": bins.expected_error,
-                "detections": bins.counts.tolist(),
-                "score": _listed(bins.scores),
-                "precision": _listed(bins.precision),
-            },
-        }
+                "precision_recall": {
+                    "recall": RECALL_THRESHOLDS,
+                    **{
+                        name: {"mean": np.apply_along_axis(_mean, 1, curve), "by_class": by_class(curve.T)}
+                        for name, curve in curves.items()
+                    },
+                },
+                "ap_by_class": {name: by_class(values) for name, values in self.class_ap.items()},
+                "best_thresholds": {name: best._asdict() for name, best in zip(names, self.thresholds, strict=True)},
+                "best_threshold": self.threshold._asdict(),
+                "confusion": {
+                    "rows": "objects",
+                    "columns": "detections",
+                    "names": [*names, "background"],
+                    "counts": self.confusion,
+                },
+                "reliability": {
+                    "expected_calibration_error": bins.expected_error,
+                    "detections": bins.counts,
+                    "score": bins.scores,
+                    "precision": bins.precision,
+                },
+            }
+        )
 
 
-def confusion_matrix(comparison: Comparison, is_shown: np.ndarray) -> np.ndarray:
+def _without_nan(value: Any) -> Any:
+    """Return nested values for `json.dump`: lists for arrays, None for NaN, numbers with 6 digits."""
+    if isinstance(value, dict):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_without_nan(one) for one in value]
+    if isinstance(value, float):
+        return None if np.isnan(value) else round(value, 6)
+    return value
+
+
+def _confusion_matrix(comparison: Comparison, is_shown: np.ndarray) -> np.ndarray:
     """Return counts [K+1, K+1]: rows are classes of objects, columns of detections; the last is the background.
 
     A detection belongs to the object of its class that it finds at IoU 0.5. The others, by falling score, belong to the
@@ -252,32 +268,6 @@ def _mean(values: np.ndarray) -> float:
     """Return the mean of the values that are not NaN; NaN if there is none."""
     present = values[~np.isnan(values)]
     return float(present.mean()) if present.size else np.nan
-
-
-def _listed(values: np.ndarray) -> list[float | None]:
-    return [_or_none(round(value, 6)) for value in values.tolist()]
-
-
-def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
-def _by_name(names: tuple[str, ...], values: np.ndarray) -> dict[str, float | None]:
-    return dict(zip(names, _listed(values), strict=True))
-
-
-def _threshold_json(best: BestThreshold) -> dict[str, float | None]:
-    return best._asdict() | {"score": _or_none(best.score)}
-
-
-def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
-    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score between two bins is in the upper."""
-    number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
-    counts = np.bincount(number, minlength=BINS)
-    with np.errstate(invalid="ignore"):
-        means, precision = (np.bincount(number, weights=values, minlength=BINS) / counts for values in (scores, right))
-    error = np.nansum(np.abs(means - precision) * counts) / max(len(number), 1)
-    return Reliability(counts, means, precision, float(error))
 
 
 def _find_errors(comparison: Comparison) -> Errors:

@@ -11,10 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from object_detection.coco.bootstrap import Run, default_resamples, intervals
-from object_detection.coco.comparison import Comparison, Curves
-from object_detection.coco.ground_truth import Annotation, GroundTruth
-from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
+from object_detection.coco.bootstrap import default_resamples, intervals
+from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.matching import (
+    IOU_THRESHOLDS,
+    Comparison,
+    Curves,
+    Instances,
+    ObjectFlags,
+    Overlap,
+    box_overlap,
+    near_pairs,
+)
 from object_detection.coco.measures import MEASURE_NAMES, CocoMeasures
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from object_detection.coco.run_length_masks import RunLengths, encoded, mask_areas, mask_overlap
@@ -53,17 +61,16 @@ class CocoEvaluator:
         *,
         resamples: int | None = 0,
         comparison: Comparison | None = None,
-        run: Run | None = None,
     ) -> CocoMeasures:
         """Return the COCO metrics of the evaluated images (`rows.evaluated_ids`), including images without detections.
 
         The metrics of masks are included if the detections and all annotations have masks. Intervals come from
         `resamples` of the images, 0: no intervals, None: `default_resamples`. `comparison` is that of `compare`, for
-        callers that need it too, because it matches only once. `run`: see `intervals`.
+        callers that need it too, because it matches only once.
         """
         comparison = comparison or self.compare(rows)
         resamples = default_resamples(comparison) if resamples is None else resamples
-        measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples, run=run)
+        measured = self._measures(comparison, num_detections=len(rows.scores), resamples=resamples)
         explanation = explain_poor_result(self.ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
@@ -74,7 +81,6 @@ class CocoEvaluator:
             self._compare(rows, mask_areas(rows.masks), mask_overlap(rows.masks, self._masks, self._flags.crowd)),
             num_detections=len(rows.scores),
             resamples=resamples,
-            run=run,
         )
         return replace(
             measured,
@@ -124,9 +130,7 @@ class CocoEvaluator:
             overlap=lambda here, there: overlap(detected[here], objects[there]),
         )
 
-    def _measures(
-        self, comparison: Comparison, *, num_detections: int, resamples: int, run: Run | None
-    ) -> CocoMeasures:
+    def _measures(self, comparison: Comparison, *, num_detections: int, resamples: int) -> CocoMeasures:
         """Return the metrics without an explanation; `num_detections` includes those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
@@ -137,7 +141,7 @@ class CocoEvaluator:
             unknown_images=len(set(comparison.image_ids.tolist()) - self.ground_truth.image_sizes.keys()),
             detections=num_detections,
             explanation="",
-            intervals=intervals(comparison, resamples, run=run),
+            intervals=intervals(comparison, resamples),
         )
 
 
@@ -196,30 +200,24 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     empty = int((rows.boxes[:, 2:] <= rows.boxes[:, :2]).any(axis=-1).sum())
     if empty > len(rows.boxes) / 2:  # clipped to the image
         return f"{empty} of {len(rows.boxes)} boxes have no area inside their image: the detector has hardly learned"
-    return _poor_overlap(rows, objects)
+    overlap = box_overlap(
+        boxes_xywh(rows.boxes),
+        np.array([annotation["bbox"] for annotation in objects], np.float64),
+        np.zeros(len(objects), bool),
+    )
+    images = np.array([annotation["image_id"] for annotation in objects])
+    found, near, ious = near_pairs(rows.image_ids, images, overlap, least=0.0)
+    categories = np.array([annotation["category_id"] for annotation in objects])
+    same = ious.max(initial=0.0, where=rows.category_ids[found] == categories[near])
+    any_class = ious.max(initial=0.0)
+    guess = "the classes seem mixed up" if any_class >= 0.5 > same else "the detector has hardly learned"
+    return (
+        f"no box fits its object: the best overlap with an object of the same class is IoU {same:.2f}, of any class "
+        f"{any_class:.2f}; the highest score is {rows.scores.max():.3g}: {guess}"
+    )
 
 
 def _ids(ids: Iterable[int]) -> str:
     ordered = sorted(ids)
     more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
     return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
-
-
-def _poor_overlap(rows: DetectionRows, objects: Sequence[Annotation]) -> str:
-    """Describe the largest IoU with an object of the same class and of any class, and the likely cause."""
-    boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
-    for image_id in set(rows.image_ids.tolist()):
-        here = np.flatnonzero(rows.image_ids == image_id)
-        there = [annotation for annotation in objects if annotation["image_id"] == image_id]
-        if there:
-            overlap = box_overlap(
-                boxes[here],
-                np.array([annotation["bbox"] for annotation in there], np.float64),
-                np.zeros(len(there), bool),
-            )
-            iou = overlap(np.arange(len(here))[:, None], np.arange(len(there)))  # [n, m]
-            agree = rows.category_ids[here, None] == np.array([annotation["category_id"] for annotation in there])
-            same, any_class = max(same, (iou * agree).max()), max(any_class, iou.max())
-    best = f"the best overlap with an object of the same class is IoU {same:.2f}, of any class {any_class:.2f}"
-    guess = "the classes seem mixed up" if any_class >= 0.5 > same else "the detector has hardly learned"
-    return f"no box fits its object: {best}; the highest score is {rows.scores.max():.3g}: {guess}"

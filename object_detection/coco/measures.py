@@ -3,24 +3,24 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from object_detection.coco.miss_rate import MissRateThresholds
 from object_detection.coco.score_calibration import ScoreCalibration
+from object_detection.coco.score_thresholds import MissRateThresholds
 
-MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
-_MEASURE_MEANINGS = (
-    "precision, IoU 0.50 to 0.95",
-    "precision, IoU 0.50",
-    "precision, IoU 0.75",
-    "precision, objects < 32x32 px",
-    "precision, objects 32x32 to 96x96 px",
-    "precision, objects > 96x96 px",
-    "recall, 1 detection per image",
-    "recall, 10 detections per image",
-    "recall, 100 detections per image",
-    "recall, objects < 32x32 px",
-    "recall, objects 32x32 to 96x96 px",
-    "recall, objects > 96x96 px",
-)
+MEASURES = {  # name -> definition
+    "AP": "precision, IoU 0.50 to 0.95",
+    "AP50": "precision, IoU 0.50",
+    "AP75": "precision, IoU 0.75",
+    "APs": "precision, objects < 32x32 px",
+    "APm": "precision, objects 32x32 to 96x96 px",
+    "APl": "precision, objects > 96x96 px",
+    "ARmax1": "recall, 1 detection per image",
+    "ARmax10": "recall, 10 detections per image",
+    "ARmax100": "recall, 100 detections per image",
+    "ARs": "recall, objects < 32x32 px",
+    "ARm": "recall, objects 32x32 to 96x96 px",
+    "ARl": "recall, objects > 96x96 px",
+}
+MEASURE_NAMES = tuple(MEASURES)
 _WIDE = 0.1  # an interval of AP from which on more images are recommended
 
 
@@ -74,6 +74,10 @@ class CocoMeasures:
         ends = self.intervals.get(values, {}).get(name)
         return "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
 
+    def csv_line(self, epoch: int) -> str:
+        """Return the line "csv format: EPOCH,AP,AP50,AP75,APs,APm,APl", in percent, as the reference prints it."""
+        return ",".join([f"csv format: {epoch}", *(f"{100 * self.numbers[name]:.2f}" for name in MEASURE_NAMES[:6])])
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
         objects = {"miss_rate_thresholds": self.miss_rate_thresholds, "score_calibration": self.score_calibration}
@@ -89,7 +93,7 @@ class CocoMeasures:
         lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
         lines += [
             f"{name:<9}{shown_measure(self.numbers[name]):>7}{self._interval_column('numbers', name)}  {meaning}"
-            for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)
+            for name, meaning in MEASURES.items()
         ]
         if self.mask_numbers:
             lines += [

@@ -16,12 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.error_analysis import Reliability, reliability
-from object_detection.coco.score_thresholds import MIN_OBJECTS
+from object_detection.coco.matching import Comparison
+from object_detection.coco.score_thresholds import MIN_OBJECTS, text_table
 
+BINS = 10  # score intervals of equal width in 0 .. 1
 _LOWEST = 1e-7  # scores are limited to this and 1 - this
 _TOLERANCE, _MOST_STEPS = 1e-8, 100  # of Newton's method
+
+
+class Reliability(NamedTuple):
+    """Scores and precision (fraction of correct detections) in each bin (Guo et al. 2017); NaN in an empty bin."""
+
+    counts: np.ndarray  # [BINS] detections
+    scores: np.ndarray  # [BINS] mean score
+    precision: np.ndarray  # [BINS] fraction of correct detections
+    expected_error: float  # expected calibration error: mean absolute difference of the two, weighted by counts
 
 
 class ScoreMap(NamedTuple):
@@ -86,13 +95,8 @@ class ScoreCalibration:
         """Return the errors as plain text of several lines."""
         total = ("all classes", f"{self.before.expected_error:.4f}", f"{self.after.expected_error:.4f}", "", "")
         lines = [("class", "before", "after", "objects", ""), *self.rows(), total]
-        width = max(len(line[0]) for line in lines)
-        texts = [
-            f"{name:<{width}}  {before:>6}  {after:>6}  {objects:>7}  {reason}"
-            for name, before, after, objects, reason in lines
-        ]
         lead = "expected calibration error of the scores, on images that the calibration was not fitted to"
-        return "\n".join([lead, *(text.rstrip() for text in texts)])
+        return f"{lead}\n{text_table(lines)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`."""
@@ -109,6 +113,16 @@ class ScoreCalibration:
     def to_store(self) -> dict[str, list[float]]:
         """Return a, b and c of each calibrated class, as stored with a model."""
         return {name: list(one.map) for name, one in self.classes.items() if one.map}
+
+
+def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
+    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score between two bins is in the upper."""
+    number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
+    counts = np.bincount(number, minlength=BINS)
+    with np.errstate(invalid="ignore"):
+        means, precision = (np.bincount(number, weights=values, minlength=BINS) / counts for values in (scores, right))
+    error = np.nansum(np.abs(means - precision) * counts) / max(len(number), 1)
+    return Reliability(counts, means, precision, float(error))
 
 
 def calibrate_scores(comparison: Comparison, *, seed: int = 0) -> ScoreCalibration:

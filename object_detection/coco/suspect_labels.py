@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.matching import IOU_THRESHOLDS, box_overlap
+from object_detection.coco.matching import IOU_THRESHOLDS, Comparison, box_overlap
 
 MISSING, WRONG_CLASS, BADLY_PLACED, SUPERFLUOUS = KINDS = ("missing", "wrong_class", "badly_placed", "superfluous")
 _SAME_PLACE = 0.5  # IoU of detections of one object, and of a label with its object
@@ -80,20 +79,17 @@ def find_suspects(comparison: Comparison, boxes: np.ndarray, *, seed: int = 0) -
         boxes: [D, 4] x, y, width, height of the detections of the comparison.
         seed: seed of the errors that are made.
     """
-    images = labeled_images(comparison, boxes, calibrated_scores(comparison))
-    evidence = [evidence_of(image) for image in images]
-    made = evidence_of_errors(images, np.random.default_rng(seed))
-    given = {kind: np.concatenate([one.values[kind] for one in evidence]) for kind in KINDS} if evidence else {}
-    labels = sum(len(image.labels) for image in images)
-    chances = error_probabilities(given, made, labels=labels)
+    images = _labeled_images(comparison, boxes, _calibrated_scores(comparison))
+    evidence = [_evidence(image, image.boxes, image.classes, np.arange(len(image.labels))) for image in images]
+    made = _evidence_of_errors(images, np.random.default_rng(seed))
+    given = {kind: [one.values[kind] for one in evidence] for kind in KINDS}
+    joined = {kind: np.concatenate(values) for kind, values in given.items()}
+    chances = error_probabilities(joined, made, labels=sum(len(image.labels) for image in images))
+    ends = {kind: np.cumsum([len(part) for part in values])[:-1] for kind, values in given.items()}
+    of_images = {kind: np.split(chances[kind], ends[kind]) for kind in KINDS}
     suspects: list[tuple[Suspect, float]] = []
-    starts = dict.fromkeys(KINDS, 0)
     for number, (image, of_image) in enumerate(zip(images, evidence, strict=True)):
-        here = {}
-        for kind, values in of_image.values.items():
-            here[kind] = chances[kind][starts[kind] : starts[kind] + len(values)]
-            starts[kind] += len(values)
-        suspects += _suspects(number, image, of_image, here)
+        suspects += _suspects(number, image, of_image, {kind: parts[number] for kind, parts in of_images.items()})
     suspects.sort(key=lambda one: (-one[0].harm, -one[1]))
     return [suspect for suspect, _ in suspects]
 
@@ -126,7 +122,7 @@ def _suspects(
             yield suspect, float(image.confidence[row])
 
 
-def calibrated_scores(comparison: Comparison) -> np.ndarray:
+def _calibrated_scores(comparison: Comparison) -> np.ndarray:
     """Return the precision [D] of detections of the same class and score, by isotonic regression."""
     outcomes, classes = comparison.outcomes, comparison.detections.classes
     precision = np.zeros(len(comparison.scores))
@@ -198,7 +194,7 @@ def _ratios(given: np.ndarray, made: np.ndarray, *, weight: float) -> tuple[np.n
     return share / np.maximum(1 - share, 1e-9), float((limits / errors[used]).min(initial=1.0))
 
 
-def labeled_images(comparison: Comparison, boxes: np.ndarray, precision: np.ndarray) -> list[LabeledImage]:
+def _labeled_images(comparison: Comparison, boxes: np.ndarray, precision: np.ndarray) -> list[LabeledImage]:
     """Return labels and proposals of each image; those of ignored objects are left out.
 
     Args:
@@ -257,29 +253,17 @@ def ious(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     return overlap(np.arange(len(some))[:, None], np.arange(len(others)))
 
 
-def evidence_of(image: LabeledImage) -> Evidence:
-    """Return the evidence against the labels of an image."""
-    return _evidence(image, image.boxes, image.classes, np.arange(len(image.labels)))
-
-
 def _evidence(image: LabeledImage, boxes: np.ndarray, classes: np.ndarray, replaced: np.ndarray) -> Evidence:
     """Return the evidence against n labels, each in place of the label `replaced` [n]; -2: in addition to all."""
-    count, confidence = len(boxes), image.confidence
-    if not count or not len(confidence):
-        none = np.zeros(count)
-        values = {WRONG_CLASS: none - 1, BADLY_PLACED: none, SUPERFLUOUS: none}
-        unlabeled = np.flatnonzero(image.owners == -1)
-        return Evidence(
-            {MISSING: confidence[unlabeled], **values}, none.astype(int) - 1, none, classes.astype(int), unlabeled
-        )
-    is_free = (image.owners == -1) | (image.owners == replaced[:, None])
-    overlap = ious(boxes, image.proposals)
+    precision = np.pad(image.precision, ((0, 1), (0, 0)))  # a proposal at no place, for images without any
+    confidence, owners = precision.max(axis=1), np.append(image.owners, -1)
+    overlap = ious(boxes, np.pad(image.proposals, ((0, 1), (0, 0))))
+    is_free = (owners == -1) | (owners == replaced[:, None])
     # Also by proposals in other labels' places: of objects that overlap, one is detected
     support = (confidence * np.minimum(overlap / _SAME_PLACE, 1)).max(axis=1)
     overlap = np.where(is_free & (overlap >= _NEAR), overlap, 0.0)
-    rows, best = np.arange(count), (overlap * confidence).argmax(axis=1)
-    iou, own = overlap[rows, best], image.precision[best, classes]
-    others = image.precision[best]
+    rows, best = np.arange(len(boxes)), (overlap * confidence).argmax(axis=1)
+    iou, own, others = overlap[rows, best], precision[best, classes], precision[best]
     others[rows, classes] = -1.0
     proposals = np.where(iou > 0, best, -1)
     unlabeled = np.setdiff1d(np.flatnonzero(image.owners == -1), proposals)
@@ -292,7 +276,7 @@ def _evidence(image: LabeledImage, boxes: np.ndarray, classes: np.ndarray, repla
     return Evidence(values, proposals, iou, others.argmax(axis=1), unlabeled)
 
 
-def evidence_of_errors(images: list[LabeledImage], rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _evidence_of_errors(images: list[LabeledImage], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the evidence [m] of each kind after errors of this kind: labels removed, renamed, moved and added."""
     made: dict[str, list[np.ndarray]] = {kind: [np.zeros(0)] for kind in KINDS}
     sides = np.concatenate([np.zeros((0, 2)), *(image.boxes[:, 2:] for image in images)])

@@ -1,22 +1,14 @@
-"""Anchors of published detectors as levels for `grid_of_levels`: RetinaNet, region proposals, SSD300."""
+"""Anchors by torchvision's rule as levels for `grid_of_levels`."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, feature_sizes, level_of_cells
+from object_detection.geometry.anchor_grid import AnchorLevel
 from program_support.errors import InputError
 
 RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
-NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of the anchors of NVIDIA's Mask R-CNN
-SSD300_STRIDES = (8, 16, 32, 64)  # pixels; a further map has the image's side divided by its number of cells
-SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
-SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
-SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # one per feature map
-_SSD300_SIDE = 300
-_SSD300_SMALLEST = 257  # pixels per side; the last map has one cell
 
 
 def retinanet_sizes(anchor_scale: float = 4.0, *, min_level: int = 3) -> tuple[tuple[int, ...], ...]:
@@ -27,12 +19,7 @@ def retinanet_sizes(anchor_scale: float = 4.0, *, min_level: int = 3) -> tuple[t
     )
 
 
-def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
-    """Return the sides in pixels of the square anchors of Mask R-CNN's P2 to P6, `anchor_scale` cells each."""
-    return tuple((2**level * anchor_scale,) for level in range(2, 7))
-
-
-RETINANET_SIZES, PROPOSAL_SIZES = retinanet_sizes(), proposal_sizes()
+RETINANET_SIZES = retinanet_sizes()
 
 
 def rounded_levels(
@@ -77,71 +64,6 @@ def rounded_levels(
                 strides=(image_size[0] // counts[0], image_size[1] // counts[1]),
                 offset=(0.0, 0.0),
                 shapes=tuple((height, width) for height, width in shapes.tolist()),
-            )
-        )
-    return levels
-
-
-def centered_levels(
-    image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
-) -> list[AnchorLevel]:
-    """Return the anchors of proposals of NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py).
-
-    The rule is EfficientDet's, with one scale and different aspect ratios: 279,279 anchors at 832 x 1344 on levels 2 to
-    6.
-    """
-    config = AnchorConfig(num_scales=1, aspect_ratios=NVIDIA_ASPECT_RATIOS, anchor_scale=scale)
-    return [level_of_cells(config, image_size, counts) for counts in feature_sizes]
-
-
-def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return rows and columns of SSD300's maps: halved up to stride 64, then twice reduced by two.
-
-    38, 19, 10, 5, 3, 1 at 300 pixels.
-
-    Raises:
-        InputError: the last map would have no cell.
-    """
-    counts = feature_sizes(image_size, 6)[3:]
-    for _ in range(2):
-        counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
-    if min(counts[-1]) < 1:
-        raise InputError(
-            f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels per "
-            "side, because SSD300's last map has no cell otherwise"
-        )
-    return counts
-
-
-def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
-    """Return the 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels.
-
-    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a
-    square of its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the
-    tall one. Order as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the
-    image, corners are not.
-
-    Raises:
-        InputError: as `ssd300_counts`.
-    """
-    levels, (height, width) = [], image_size
-    row_scale, column_scale = height / _SSD300_SIDE, width / _SSD300_SIDE
-    for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
-        size, larger = SSD300_SIZES[number], math.sqrt(SSD300_SIZES[number] * SSD300_SIZES[number + 1])
-        shapes: list[tuple[float, float]] = [(size, size), (larger, larger)]
-        for ratio in map(math.sqrt, ratios):
-            shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
-        strides = (height / counts[0], width / counts[1])
-        if number < len(SSD300_STRIDES):
-            strides = (SSD300_STRIDES[number], SSD300_STRIDES[number])
-        levels.append(
-            AnchorLevel(
-                counts=counts,
-                strides=strides,
-                offset=(strides[0] / 2, strides[1] / 2),
-                shape_major=True,
-                shapes=tuple((min(y * row_scale, height), min(x * column_scale, width)) for y, x in shapes),
-                center_limit=image_size,
             )
         )
     return levels

@@ -230,7 +230,6 @@ def _active_boxes(
     numbers = np.argsort(groups, kind="stable")
     numbers = numbers[scores[numbers] > config.score_threshold]
     corners = (boxes[numbers] * np.array([1, 1, -1, -1], np.float32)).T
-    corners[2:] -= np.float32(config.iou_pixel_offset)
     areas = _intersection(corners.copy())
     _, groups = np.unique(groups[numbers], return_inverse=True)
     return scores[numbers], _ActiveBoxes(numbers, groups, np.ascontiguousarray(corners), areas)

@@ -48,7 +48,6 @@ class SuppressionConfig:
             (Bodla et al. 2017, soft-NMS) and ignores iou_threshold, as the published evaluation; "none" keeps all
             boxes, for detectors trained without duplicates.
         per_class: a box suppresses only boxes of its own class.
-        iou_pixel_offset: added to every side for the IoU; 1 is the convention of NVIDIA's evaluation.
         candidates: maximum number of anchor x class scores before suppression.
         candidates_per_level: maximum number of them per level, as in torchvision's detectors.
         candidates_per_class: maximum number of them per class, as in SSD.
@@ -66,7 +65,6 @@ class SuppressionConfig:
     sigma: Positive = 0.5
     candidates: Count = 5000
     max_detections: Count = 100
-    iou_pixel_offset: float = 0.0
     candidates_per_level: Count | None = None
     candidates_per_class: Count | None = None
     scores: Annotated[str, one_of(*SCORES)] = "sigmoid"
@@ -216,11 +214,10 @@ def suppress_and_number(
     boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
 ) -> tuple[Detections[Tensor], Tensor]:
     """Return the result of `suppress`, and which of the N boxes each detection is, [B, D] int32, 0 where not valid."""
-    far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
     if config.method == "none":
         selected = ops.where(scores > config.score_threshold, scores, 0.0)
     else:
-        selected = _selected_scores(boxes + far_corner, scores, classes, config=config)
+        selected = _selected_scores(boxes, scores, classes, config=config)
     return _in_slots(boxes, classes, *_best(selected, config.max_detections))
 
 

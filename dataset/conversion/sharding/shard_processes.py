@@ -20,10 +20,10 @@ from typing import Any
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.sharding.shard_files import CONTINUE, ShardTask, remove_partial_files
-from program_support.deferred_signals import DeferredSignals
 from program_support.engines import LOCAL, Cluster, connected
 from program_support.errors import InputError
 from program_support.progress import Progress
+from program_support.signals import DeferredSignals
 from program_support.silenced_stderr import silenced_stderr
 
 _POLL_SECONDS = 0.2

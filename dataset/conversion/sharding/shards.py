@@ -49,9 +49,9 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.pixel_values import ValueRange, value_range_for
 from program_support.atomic_files import write_text
 from program_support.claimed_outputs import claimed_outputs
-from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote, read_ahead, storage
+from program_support.signals import DeferredSignals
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
 _MOST_READ = 1000  # images of which the range is found, evenly spaced

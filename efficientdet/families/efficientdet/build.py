@@ -1,8 +1,7 @@
 """Build an EfficientDet detector from hyperparameters."""
 
-from efficientdet.families.dense_training import assigner_of, box_loss_of
 from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters, anchor_config
-from efficientdet.families.suppression import suppression_config
+from efficientdet.families.nms_configs import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -10,6 +9,9 @@ from model.dense_losses import LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from object_detection.assignment.anchor_assignment import IouAssigner
+from object_detection.assignment.task_aligned import TaskAlignedAssigner
+
+_BOX_LOSS_WEIGHTS = {"huber": 50.0, "giou": 2.0}  # as published; as in ATSS, GFL and TOOD
 
 
 def build_detector(
@@ -67,14 +69,17 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
         anchors=anchor_config(hparams),
         first_head_layer="class_net.class-0",
         ignore_in_crowds=hparams.ignore_in_crowds or bool(hparams.tile_size),  # cut objects
-        assigner=assigner_of(hparams.label_assignment, by_iou=IouAssigner()),
+        assigner=TaskAlignedAssigner() if hparams.label_assignment == "task_aligned" else IouAssigner(),
         losses=LossConfig(
             class_loss=hparams.class_loss_type.replace("_", " "),
             alpha=hparams.alpha,
             gamma=hparams.gamma,
             label_smoothing=hparams.label_smoothing,
             delta=hparams.delta,
-            **box_loss_of(hparams.box_loss_type, hparams.box_loss_weight, published_weight=50.0),
+            box_loss=hparams.box_loss_type,
+            box_loss_weight=_BOX_LOSS_WEIGHTS[hparams.box_loss_type]
+            if hparams.box_loss_weight is None
+            else hparams.box_loss_weight,
             iou_loss_type=hparams.iou_loss_type,
             iou_loss_weight=hparams.iou_loss_weight,
             weight_decay=hparams.decays_in_loss,

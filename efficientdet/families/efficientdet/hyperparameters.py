@@ -6,10 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from dataset.files.untrusted_values import shown
 from efficientdet.families.efficientdet.presets import BACKBONES
-from efficientdet.families.efficientdet.reference_keys import REMOVED
-from efficientdet.families.hyperparameters import Hyperparameters, check_order
+from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, Hyperparameters, Removed, check_order
 from efficientdet.families.nms_configs import NmsConfigs
-from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, Removed
 from object_detection.geometry.anchor_grid import AnchorConfig
 from program_support.checked_fields import (
     BelowOne,
@@ -36,6 +34,46 @@ ACTIVATIONS = {  # the reference's names -> Keras's
     "relu6": "relu6",
     "mish": "mish",
     "identity": "linear",
+}
+# Removed keys of NVIDIA's and google/automl's configurations
+_NOTHING_DONE = "it had no effect"
+
+REMOVED = {
+    "autoaugment_policy": Removed("the augmentation is flipping, scaling and cropping"),
+    "backbone_config": Removed("the backbones are those of keras.applications"),
+    "backbone_init": Removed("use --backbone_init"),
+    "ckpt_var_scope": Removed("checkpoints hold one model"),
+    "data_format": Removed("images are always channels last; XLA chooses its own layout", ("channels_last", None)),
+    "dataset_type": Removed("records are TFRecords"),
+    "drop_remainder": Removed("every training batch is full, the last evaluation batch is filled up", (True,)),
+    "fpn_config": Removed("use fpn_name"),
+    "grad_checkpoint": Removed(_NOTHING_DONE, (False, None)),
+    "grid_mask": Removed("the augmentation is flipping, scaling and cropping", (False, None)),
+    "heads": Removed("there is no segmentation head", (("object_detection",), "object_detection", None)),
+    "img_summary_steps": Removed(_NOTHING_DONE),
+    "label_map": Removed("class names are stored with the records; --class_names names those of a checkpoint"),
+    "map_freq": Removed("use --eval_period", (5, None)),
+    "mixed_precision": Removed("use --precision", (False, None)),
+    "mixed_precision_on_inputs": Removed(_NOTHING_DONE, (False, None)),
+    "model_optimizations": Removed("there is no pruning", ({}, None)),
+    "nms_configs.pyfunc": Removed("suppression always runs on the device", (True, False, None)),
+    "poly_lr_power": Removed("no schedule is a polynomial", (0.9, None)),
+    "positives_momentum": Removed("positives are counted in the batch"),
+    "regenerate_source_id": Removed("a record without an image id always gets one from its content", (False, None)),
+    "sample_image": Removed("use infer.py"),
+    "save_freq": Removed("use --checkpoint_period and --checkpoint_steps", ("epoch", None)),
+    "scale_range": Removed("use mean_rgb=127.5 and stddev_rgb=127.5", (False, None)),
+    "seg_num_classes": Removed("there is no segmentation head", (3, None)),
+    "shuffle_buffer": Removed("every epoch is a permutation of all records", (5000, None)),
+    "skip_crowd_during_training": Removed("use train_on_crowds", (True,)),
+    "skip_mismatch": Removed(
+        "a mismatch is an error; if the classes differ, the class predictor is reinitialized", (True, None)
+    ),
+    "strategy": Removed("use JAX or Horovod for several devices"),
+    "target_size": Removed("the scale jitter is relative to image_size"),
+    "tflite_max_detections": Removed("a .tflite of export.py has nms_configs.max_output_size detections", (100, None)),
+    "use_keras_model": Removed("all models are Keras models", (True,)),
+    "verbose": Removed("progress is a bar on a terminal and lines in a log", (1, None)),
 }
 
 
@@ -82,18 +120,18 @@ class EfficientDetHyperparameters(Hyperparameters):
     stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # by which red, green and blue are then divided; one number: all
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
-    # which anchors are positive: by IoU thresholds; by ATSS; or by the network's outputs (task alignment)
-    label_assignment: Annotated[str, one_of("iou", "atss", "task_aligned")] = "iou"
-    # quality_focal, varifocal: the target is the IoU of the predicted box, or the score of task_aligned
-    class_loss_type: Annotated[str, one_of("focal", "quality_focal", "varifocal")] = "focal"
+    # which anchors are positive: by IoU thresholds, or by the network's outputs (task alignment)
+    label_assignment: Annotated[str, one_of("iou", "task_aligned")] = "iou"
+    # quality_focal: the target is the IoU of the predicted box, or the score of task_aligned
+    class_loss_type: Annotated[str, one_of("focal", "quality_focal")] = "focal"
     # in a crowd box, such as one of the complete image for a class without labels, nothing is background of its class
     ignore_in_crowds: bool = False
     label_smoothing: BelowOne = 0.0  # of the focal loss
     alpha: InsideZeroToOne = 0.25  # of the focal loss
     gamma: NonNegative = 1.5  # of the focal loss
     delta: Positive = 0.1  # of the Huber loss of the boxes
-    box_loss_type: Annotated[str, one_of("huber", "giou", "diou", "ciou")] = "huber"
-    # divided by the number of positives, with huber by that of their coordinates; None: 50 for huber, 2 for an IoU loss
+    box_loss_type: Annotated[str, one_of("huber", "giou")] = "huber"
+    # divided by the number of positives, with huber by that of their coordinates; None: 50 for huber, 2 for giou
     box_loss_weight: NonNegative | None = None
     iou_loss_type: Annotated[str, one_of("iou", "giou", "diou", "ciou")] | None = None  # beside box_loss_type
     iou_loss_weight: NonNegative = 1.0  # of iou_loss_type, divided by four times the number of positives

@@ -1,27 +1,112 @@
 """RetinaNet (Lin et al. 2017) with ResNet backbones, as in MLPerf. Reads torchvision's COCO weights too."""
 
+import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
-from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
-from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, PRESETS, QUICKSTART
-from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
-from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
+from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
+from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
+from object_detection.geometry.anchor_conventions import RETINANET_SCALES, retinanet_sizes, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
+from program_support.checked_fields import (
+    Count,
+    InsideZeroToOne,
+    Limit,
+    NonNegative,
+    Positive,
+    at_least,
+    between,
+    one_of,
+)
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
+RATE = 1e-4
+_RATIOS = Limit(
+    lambda value: (
+        isinstance(value, tuple | list)
+        and len(value) > 0
+        and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value)
+    ),
+    "ratios of width to height above 0 such as 2*1*0.5",
+)
 _CLASS_PREDICTOR = "head/classification_head/cls_logits/"
 _BOX_PREDICTOR = "head/regression_head/bbox_reg/"
 _TORCHVISION_LOGITS = 91 * 9  # per cell
 # torchvision loads its published COCO weights with an epsilon of 0, and keeps the aspect ratio.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaNetHyperparameters(TorchHyperparameters):
+    """Hyperparameters of RetinaNet with the published defaults."""
+
+    RATE_OPTIMIZER: ClassVar[str] = "adam"
+
+    # input
+    image_size: int | str | tuple[int, int] = 800
+    # "stretch": resize to image_size; "fit": shorter side to image_size, longer side to at most longer_side
+    resize: Annotated[str, one_of("stretch", "fit")] = "stretch"
+    longer_side: Count = 1333  # pixels, with resize="fit"
+    max_instances_per_image: int = 1000
+    train_on_crowds: bool = True  # IsGroupOf boxes of Open Images are positives
+    # network
+    backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
+    batch_norm_epsilon: NonNegative = 1e-5
+    min_level: Annotated[int, between(2, 3)] = 3  # finest level of the pyramid; 2 has four times as many anchors
+    # side of the smallest anchor of a level in cells; with 0.25 the smallest anchor is 2 pixels wide
+    anchor_scale: Annotated[float, at_least(0.25)] = 4.0
+    aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of anchors, each in three sizes
+    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # last of 5 stages (stem first); the others are frozen
+    is_training_bn: bool = False
+    head_kernel_stddev: Positive = 0.01  # initialization of hidden kernels; use 0.03 without pretrained weights
+    # losses
+    # in a crowd box, such as one of the complete image for a class without labels, nothing is background of its class
+    ignore_in_crowds: bool = False
+    alpha: InsideZeroToOne = 0.25  # of the focal loss
+    gamma: NonNegative = 2.0  # of the focal loss
+    # suppression
+    candidates_per_level: Count = 1000  # per image, before suppression
+    nms_configs: NmsConfigs = field(
+        default_factory=lambda: NmsConfigs(method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=300)
+    )
+    # training
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    clip_gradients_norm: float = 0.0
+    moving_average_decay: float = 0.0
+    lr_decay_method: str = "constant"
+    lr_warmup_init: float = 1e-3 * RATE
+    num_epochs: int = 26
+
+    def comparable(self, key: str) -> Any:
+        """Return the value of a key in canonical form; aspect ratios as a tuple."""
+        return tuple(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
+
+    def published_rate(self, images: int) -> float:
+        """Return the published peak learning rate, which does not depend on the batch size."""
+        return RATE
+
+
+def anchor_levels(
+    hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
+) -> list[AnchorLevel]:
+    """Return the anchors of min_level to P7, from the image size and the cells (rows, columns) of each level."""
+    return rounded_levels(
+        image_size,
+        cells,
+        sizes=retinanet_sizes(hparams.anchor_scale, min_level=hparams.min_level),
+        height_to_width=[1 / ratio for ratio in hparams.aspect_ratios],
+    )
 
 
 class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
@@ -42,14 +127,60 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     def build(
         self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "DenseDetector":
-        from efficientdet.families.retinanet.build import build_detector
+        from model.dense_detector import DenseDetector, DenseDetectorConfig
+        from model.dense_losses import LossConfig
+        from model.retinanet import RetinaNetConfig, build_retinanet
+        from object_detection.assignment.anchor_assignment import IouAssigner
+        from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 
-        return build_detector(hparams, num_classes=num_classes, precision=precision)
+        image_size = self.resize_rule(hparams).size
+        network, cells = build_retinanet(
+            RetinaNetConfig(
+                backbone=hparams.backbone_name,
+                image_size=image_size,
+                num_classes=num_classes,
+                min_level=hparams.min_level,
+                anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios),
+                epsilon=hparams.batch_norm_epsilon,
+                trainable_stages=hparams.trainable_backbone_stages,
+                trains_batch_norm=hparams.is_training_bn,
+                head_kernel_stddev=hparams.head_kernel_stddev,
+            ),
+            precision=precision,
+        )
+        return DenseDetector(
+            network,
+            DenseDetectorConfig(
+                image_size=image_size,
+                anchors=anchor_levels(hparams, image_size, cells),
+                first_head_layer="head.classification_head.conv.0",
+                ignore_in_crowds=hparams.ignore_in_crowds or bool(hparams.tile_size),  # cut objects
+                assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+                losses=LossConfig(
+                    alpha=hparams.alpha,
+                    gamma=hparams.gamma,
+                    box_loss="l1",
+                    box_loss_weight=1.0,
+                    normalizer="positives of each image",
+                    weight_decay=hparams.decays_in_loss,
+                    decays=hparams.decayed_weights,
+                ),
+                suppression=suppression_config(
+                    hparams.nms_configs,
+                    candidates_per_level=hparams.candidates_per_level,
+                    clip=True,
+                    box_coder=FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE),
+                ),
+            ),
+        )
 
     def resize_rule(self, hparams: RetinaNetHyperparameters) -> "ResizeRule":
-        from efficientdet.families.retinanet.build import resize_rule
+        """Return the resize rule: MLPerf's stretches images to one size; torchvision's keeps the aspect ratio."""
+        from dataset.input.resize import FitWithin, Stretch
 
-        return resize_rule(hparams)
+        if hparams.resize == "stretch":
+            return Stretch(hparams.input_size)
+        return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def augmentation(self, hparams: RetinaNetHyperparameters) -> "Augmentation":
         """Return the augmentation: resize and random horizontal flip."""

@@ -14,9 +14,9 @@ from dataset.conversion.formats.open_images.open_images_index import BoxIndex, I
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
 from dataset.files.bounded_files import csv_rows
 from dataset.files.untrusted_values import listed
-from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
+from program_support.signals import DeferredSignals
 
 # Number of images of V6 with a box of MLPerf's 264 classes.
 EXPECTED_IMAGES = {"mlperf-train": 1_170_301, "mlperf-validation": 24_781}
