@@ -27,12 +27,12 @@ from PIL import Image
 import efficientdet
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.formats.fiftyone import read_fiftyone
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
 from efficientdet.exports.model_card import files_to_publish
 from efficientdet.operations import settings
 from efficientdet.options.evaluate import EvaluateOptions
+from efficientdet.plugins.label_formats.fiftyone import read_fiftyone
 from efficientdet.training import start as training_start
 from efficientdet.weights.hub_files import publish
 from model.multiply_adds import multiply_adds
@@ -415,7 +415,7 @@ def test_detections_as_fiftyone_has_them(monkeypatch, tmp_path):
     assert detections[0] == {"label": "cat", "bounding_box": [0.04, 0.1, 0.2, 0.65], "confidence": 0.9, "mask": None}
     (tmp_path / "labels.json").write_text(json.dumps({"classes": None, "labels": {"a": detections}}))
     Image.fromarray(noise()).save(tmp_path / "a.png")
-    data = read_fiftyone(str(tmp_path / "labels.json"), ImageFolder(tmp_path))
+    data = read_fiftyone(str(tmp_path / "labels.json"), ImageFolder(tmp_path), with_masks=False, split=None)
     np.testing.assert_allclose(
         [one.box_xywh for one in data.images[0].objects], [one["bbox"] for one in found.to_coco()], atol=0.01
     )

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dataset.conversion.image_statistics import ImageStatistics
-from dataset.conversion.near_duplicates import near_duplicates
+from dataset.conversion.image_statistics import ImageStatistics, near_duplicates
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 
