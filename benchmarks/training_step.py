@@ -27,8 +27,7 @@ from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.optimization.optimizer import build_optimizer
-from efficientdet.optimization.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import WeightAverage, build_optimizer
 from model.dense_detector import DenseDetector
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects

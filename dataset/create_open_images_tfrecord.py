@@ -33,8 +33,8 @@ from dataset.conversion.formats.open_images import EXPECTED_IMAGES, read_open_im
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
+from program_support.command_line import options_of_flags
 from program_support.errors import InputError
-from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:

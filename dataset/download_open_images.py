@@ -33,8 +33,8 @@ from dataset.files.untrusted_values import allowing_fraction
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.checked_fields import Count, Share, between
+from program_support.command_line import define_flag
 from program_support.errors import InputError
-from program_support.field_flags import define_flag
 from program_support.progress import Progress
 
 SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket in the documentation of the data set

@@ -18,6 +18,12 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "dota": "efficientdet.plugins.label_formats.formats:DOTA",
         "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
     },
+    "efficientdet.loggers": {
+        "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
+        "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",
+        "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
+    },
+    "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
 }
 
 

@@ -2,12 +2,10 @@
 
     python tests/jax_trainings.py '[SETTINGS, ...]' '[["eval", "--ckpt_path=...", ...], ...]'
 
-Settings as for miniature_training; "poisoned": a number of steps done after which the learning rate is NaN once.
+Settings as for miniature_training.
 """
 
-import contextlib
 import json
-import math
 import sys
 from unittest import mock
 
@@ -16,8 +14,8 @@ import miniature_training
 from miniature import build_miniature
 
 from efficientdet.checkpoints import restore
-from efficientdet.devices import launchers
-from efficientdet.training import inputs, run
+from efficientdet.plugins.jax_processes import launch
+from efficientdet.training import run
 
 
 def joining_once(join):
@@ -32,29 +30,11 @@ def joining_once(join):
     return joined
 
 
-@contextlib.contextmanager
-def poisoned(step):
-    """The learning rate after that number of steps is NaN, once."""
-    learning_rate, steps = run.Run.learning_rate, [step]
-
-    def rate(training):
-        if training.state.step in steps:
-            steps.clear()
-            return math.nan
-        return learning_rate.fget(training)
-
-    with mock.patch.object(run.Run, "learning_rate", property(rate)):
-        yield
-
-
 def main():
     """The command line."""
-    launchers._join_jax = joining_once(launchers._join_jax)
+    launch.join = joining_once(launch.join)
     for settings in json.loads(sys.argv[1]):
-        with (
-            poisoned(settings.pop("poisoned", None)),
-            mock.patch.object(inputs, "training_dataset", inputs.training_dataset),
-        ):
+        with mock.patch.object(run, "training_dataset", run.training_dataset):
             try:
                 miniature_training.main([json.dumps(settings)])
             except SystemExit as stopped:

@@ -15,13 +15,11 @@ import numpy as np
 from miniature import miniature_detector
 
 from efficientdet.devices.device import replicate
-from efficientdet.devices.distributed import World
-from efficientdet.devices.launchers import join_world
+from efficientdet.devices.distributed import World, join_world
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.optimization.optimizer import build_optimizer
-from efficientdet.optimization.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import WeightAverage, build_optimizer
 from efficientdet.training.batch_norm_calibration import Calibration
 from model.batch_norm import BatchNormalization, divide_statistics
 from model.detection_model import named_variables

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     from miniature import build_miniature
 
     from efficientdet.checkpoints import restore
-    from efficientdet.training import start as training_start
+    from efficientdet.training import state as training_state
 
-    training_start.build_detector = restore.build_detector = build_miniature
+    training_state.build_detector = restore.build_detector = build_miniature
     main(json.loads(sys.argv[1]))

@@ -25,9 +25,9 @@ from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training import inputs, loop, run
+from efficientdet.training import loop, run
 from efficientdet.training import settings as training_settings
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 from program_support.errors import InputError
 
 
@@ -80,13 +80,13 @@ def write_digest(training):
 def main(arguments):
     settings = json.loads(arguments[0])
     if accident := settings.pop("accident", None):
-        inputs.training_dataset = with_accident(inputs.training_dataset, *accident)
+        run.training_dataset = with_accident(run.training_dataset, *accident)
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
     runs = []
     loop.Run = keeping(loop.Run, runs)
     saved_model.export_saved_model = lambda *_, **__: None
     training_settings.with_suggestions = lambda config, *, log: config  # a second of each start
-    training_start.build_detector = restore.build_detector = build_miniature
+    training_state.build_detector = restore.build_detector = build_miniature
     if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
     rank, *setting = settings.pop("differs", (None, None, None))

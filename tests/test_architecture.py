@@ -46,7 +46,6 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes
         "optimization",  # the training step: gradients, optimizers, moving average, learning rate
-        "loggers",  # logs of a training in formats of others
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
@@ -69,8 +68,7 @@ MOST_LINES_OF_A_FILE = 500
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
 MAY_BE_SMALL = {
     "efficientdet.optimization.build_step",  # one class for each backend, imported where the backend is known
-    "efficientdet.loggers.json_lines",  # each logger is a file
-    "efficientdet.loggers.wandb",
+    "efficientdet.plugins.loggers.wandb",  # each logger is a file
 }
 ENTRY_POINTS = (
     "train",
@@ -104,7 +102,7 @@ KNOWN_IN = {
         "efficientdet.devices.runtime",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
-        "efficientdet.devices.jax_processes",
+        "efficientdet.plugins.jax_processes.jax_world",
         "efficientdet.devices.mesh",
     },
     "horovod": {"efficientdet.devices.distributed"},
@@ -121,12 +119,12 @@ KNOWN_IN = {
     "absl": {
         "dataset.*",
         "program_support.*",
-        "efficientdet.configuration.flag_definitions",
+        "efficientdet.configuration.flag_paths",
     },
     "fsspec": {"program_support.remote_addresses"},
     "rasterio": {"dataset.files.image_windows"},
     "ray": {"program_support.ray_tasks"},
-    "tensorboard": {"efficientdet.loggers.tensorboard"},
+    "tensorboard": {"efficientdet.run_log.loggers"},
     "trackers": {"efficientdet.tracking.tracker"},
     "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
     "starlette": {
@@ -155,7 +153,7 @@ ASKS_FOR_THE_BACKEND = {
     "model.tensorflow_cpu",
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.optimization.build_step",  # one class for each backend
-    "efficientdet.devices.launchers",
+    "efficientdet.devices.distributed",
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",
     "efficientdet.exports.saved_model",
@@ -163,8 +161,7 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.exports.litert.model_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop",  # an export at the end
-    "efficientdet.training.inputs",  # whether shapes may vary between steps
-    "efficientdet.training.reporter",  # tells it
+    "efficientdet.training.run",  # whether shapes may vary between steps
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from stored_checkpoints import steps_in
 from sudden_death import each_moment
 
 from efficientdet.checkpoints import checkpoint
-from efficientdet.checkpoints.bundle_files import remove_bundle
 from efficientdet.checkpoints.checkpoint import (
     Description,
     checkpoint_prefix,
     read_bundle,
     read_description,
+    remove_bundle,
     write_arrays,
 )
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
@@ -46,16 +47,8 @@ def save(store, *steps, images=None):
         store.save(arrays_of(step), describe(step, images=images))
 
 
-def resumed(folder, name):
-    """A store of a training that continues from a checkpoint."""
-    store = CheckpointStore(folder)
-    store.continue_from(read_checkpoint(str(folder / name)).prefix)
-    return store
-
-
-def found(sources):
-    """Names of those that can be read, and messages."""
-    return [str(source) if isinstance(source, InputError) else Path(source.prefix).name for source in sources]
+def names(folder):
+    return [prefix.name for prefix in CheckpointStore(folder).prefixes()]
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +71,7 @@ def folder(template, tmp_path):
 
 def newest_everywhere(folder, name):
     """The program, a new process, TensorFlow and `ckpt` agree."""
-    assert next(iter(found(CheckpointStore(folder).readable()))) == name
-    assert CheckpointStore(folder).names()[0] == name
+    assert Path(CheckpointStore(folder).newest(log=print).prefix).name == name
     assert Path(checkpoint_prefix(folder)).name == name
     assert Path(tf.train.latest_checkpoint(str(folder))).name == name
     arrays, description = read_bundle(folder / "ckpt")
@@ -91,103 +83,38 @@ def newest_everywhere(folder, name):
 
 
 def test_the_last_three_stay(tmp_path):
-    store = CheckpointStore(tmp_path)
-    save(store, 1, 2, 3, 4)
-    assert steps_in(tmp_path) == [2, 3, 4]
+    save(CheckpointStore(tmp_path), 1, 2, 3, 4)
+    assert names(tmp_path) == ["ckpt-4", "ckpt-3", "ckpt-2"]
     newest_everywhere(tmp_path, "ckpt-4")
-    assert found(store.readable()) == found(store.readable_lineage()) == ["ckpt-4", "ckpt-3", "ckpt-2"]
 
 
 def test_steps_that_became_fewer_are_still_later(folder):
     """A batch four times as large: 400 steps are 100, and 110, 120, 130 are later."""
-    store = resumed(folder, "ckpt-400")
+    store = CheckpointStore(folder)
     for step in (110, 120, 130):
         save(store, step, images=4 * step * IMAGES_A_STEP)
         newest_everywhere(folder, f"ckpt-{step}")
     assert steps_in(folder) == [110, 120, 130]
-    assert found(store.readable_lineage()) == ["ckpt-130", "ckpt-120", "ckpt-110"]
-
-
-def test_resumed_from_an_older_one_goes_on_from_there(folder):
-    store = resumed(folder, "ckpt-200")
-    assert found(store.readable_lineage()) == ["ckpt-200"]  # not 400: a rollback before the first save
-    save(store, 210)
-    newest_everywhere(folder, "ckpt-210")
-    assert found(store.readable_lineage()) == ["ckpt-210", "ckpt-200"]
-    assert steps_in(folder) == [200, 210, 300, 400]
-    again = resumed(folder, "ckpt-210")  # a new process
-    assert found(again.readable_lineage()) == ["ckpt-210", "ckpt-200"]
-    save(again, 220)
-    assert steps_in(folder) == [200, 210, 220, 400]
-    save(again, 230)
-    assert steps_in(folder) == [210, 220, 230]
-    newest_everywhere(folder, "ckpt-230")
-
-
-def test_where_the_newest_is_damaged_its_own_past_comes_before_another_s(folder):
-    save(resumed(folder, "ckpt-200"), 210)
-    damage(folder / "ckpt-210.data-00000-of-00001")
-    messages = found(CheckpointStore(folder).readable())
-    assert "ckpt-210: cannot be read as a checkpoint" in messages[0]
-    assert messages[1:] == ["ckpt-200", "ckpt-400", "ckpt-300"]
 
 
 def test_the_same_step_again_takes_the_place_of_the_other(folder):
-    store = resumed(folder, "ckpt-200")
+    store = CheckpointStore(folder)
     store.save({**arrays_of(300), "value": np.float32([-1])}, describe(300))
     newest_everywhere(folder, "ckpt-300")
     assert read_bundle(folder / "ckpt-300")[0]["value"] == [-1]
-    assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
-    assert found(resumed(folder, "ckpt-400").readable_lineage()) == ["ckpt-400"]  # the 300 that it continued is gone
     save(store, 300)  # a third time, and over itself
-    assert found(resumed(folder, "ckpt-300").readable_lineage()) == ["ckpt-300", "ckpt-200"]
+    assert names(folder) == ["ckpt-300", "ckpt-400", "ckpt-200"]
     assert not list(folder.glob("*-of-00002"))
 
 
-def test_a_rollback_goes_back_from_what_was_rolled_back_to(folder):
-    store = resumed(folder, "ckpt-400")
-    save(store, 410, 420)
-    damage(folder / "ckpt-420.data-00000-of-00001")
-    assert found(store.readable_lineage())[1:] == ["ckpt-410", "ckpt-400"]
-    store.continue_from(folder / "ckpt-410")
-    assert found(store.readable_lineage()) == ["ckpt-410", "ckpt-400"]
-    save(store, 411)
-    assert found(store.readable_lineage()) == ["ckpt-411", "ckpt-410", "ckpt-400"]
-    assert read_description(folder / "ckpt-411").continues == "ckpt-410"
-
-
-def test_other_ranks_see_the_lineage_that_the_first_writes(folder):
-    first, second = (resumed(folder, "ckpt-200") for _ in range(2))
-    save(first, 210)
-    assert found(second.readable_lineage()) == found(first.readable_lineage()) == ["ckpt-210", "ckpt-200"]
-
-
-def test_resumed_from_another_folder(folder, tmp_path):
-    store = CheckpointStore(tmp_path / "new")
-    store.continue_from(f"{folder}/ckpt-300")
-    assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
-    save(store, 310)
-    assert found(store.readable_lineage()) == ["ckpt-310", "ckpt-300", "ckpt-200"]
-    assert read_description(tmp_path / "new" / "ckpt-310").continues == ""
-    assert steps_in(folder) == [200, 300, 400]
-
-
-def test_the_same_folder_by_another_path(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    store = CheckpointStore(folder)
-    store.continue_from(f"{folder.name}/ckpt-200")
-    save(store, 210)
-    assert read_description(folder / "ckpt-210").continues == "ckpt-200"
-
-
 def test_copies_have_the_same_order(folder, tmp_path):
-    save(resumed(folder, "ckpt-400"), 110)
+    save(CheckpointStore(folder), 110)
     copy = tmp_path / "copy"
     copy.mkdir()
     for number, file in enumerate(sorted(folder.iterdir())):
         shutil.copyfile(file, copy / file.name)
         os.utime(copy / file.name, (1000 - number, 1000 - number))
-    assert CheckpointStore(copy).names() == CheckpointStore(folder).names()
+    assert names(copy) == names(folder)
     newest_everywhere(copy, "ckpt-110")
 
 
@@ -197,10 +124,10 @@ def test_of_third_party_checkpoints_the_state_file_then_time_decide(folder):
         os.utime(folder / f"{name}.index", (number, number))
     (folder / "ckpt.index").unlink()
     (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-300"\n')
-    assert CheckpointStore(folder).names() == ["ckpt-300", "ckpt-200", "ckpt-400"]
+    assert names(folder) == ["ckpt-300", "ckpt-200", "ckpt-400"]
     assert checkpoint_prefix(folder) == str(folder / "ckpt-300")
     (folder / "checkpoint").write_bytes(b"\xff\x00 no text")
-    assert CheckpointStore(folder).names() == ["ckpt-200", "ckpt-300", "ckpt-400"]
+    assert names(folder) == ["ckpt-200", "ckpt-300", "ckpt-400"]
 
 
 def test_the_end_is_the_newest_and_the_best_never(folder):
@@ -209,8 +136,8 @@ def test_the_end_is_the_newest_and_the_best_never(folder):
     assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
     (folder / "checkpoint").unlink()
     assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
-    assert CheckpointStore(folder).names() == ["ckpt-400", "ckpt-300", "ckpt-200"]
-    save(resumed(folder, "ckpt-400"), 500)
+    assert names(folder) == ["ckpt-400", "ckpt-300", "ckpt-200"]
+    save(CheckpointStore(folder), 500)
     newest_everywhere(folder, "ckpt-500")
 
 
@@ -303,9 +230,8 @@ DAMAGES = {
     "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
     "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
-    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, global_batch_size"),
     "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
-    "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; expected int"),
+    "yes in run": (by_hand("run", {"best_epoch": True}), "best_epoch of run is True; expected int"),
     "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
     "step is a word": (by_hand("global_step", "400"), "global_step is '400'; expected int"),
     "category without name": (
@@ -328,20 +254,27 @@ DAMAGES = {
 def test_damage_is_told_in_a_line_and_the_one_before_is_taken(folder, name):
     change, message = DAMAGES[name]
     change(folder)
-    results = list(CheckpointStore(folder).readable())
-    [error] = [result for result in results if isinstance(result, InputError)]
-    assert results[0] is error or name == "no description"
-    assert "\n" not in str(error)
-    with pytest.raises(InputError, match=message):
-        raise error
-    assert [Path(result.prefix).name for result in results if result is not error] == ["ckpt-300", "ckpt-200"]
+    lines = []
+    assert CheckpointStore(folder).newest(log=lines.append).prefix == str(folder / "ckpt-300")
+    assert len(lines) == (name != "no description")  # it is of another tool and therefore older
+    for line in lines:
+        assert re.search(
+            f"^warning: .*({message}|cannot be read as a checkpoint).*; using the previous checkpoint$", line
+        )
     with pytest.raises(InputError, match=f"{message}|cannot be read as a checkpoint"):
         read_checkpoint(str(folder / "ckpt-400"))
 
 
+def test_all_damaged(folder):
+    for path in folder.glob("ckpt-*.json"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"none of its 3 checkpoints can be read; remove them, or use --resume=never"):
+        CheckpointStore(folder).newest(log=print)
+
+
 def test_damaged_ones_do_not_hold_the_places_of_whole_ones(folder):
     cut(folder)
-    save(resumed(folder, "ckpt-300"), 310, 320)
+    save(CheckpointStore(folder), 310, 320)
     assert steps_in(folder) == [300, 310, 320]
 
 
@@ -359,7 +292,7 @@ def test_killed_at_any_moment_of_a_save(template, tmp_path):
     def prepared():
         for number in range(1, 1000):
             shutil.copytree(template, tmp_path / str(number))
-            stores.append(resumed(tmp_path / str(number), "ckpt-200"))
+            stores.append(CheckpointStore(tmp_path / str(number)))
             yield
 
     def save_again(number):
@@ -370,20 +303,15 @@ def test_killed_at_any_moment_of_a_save(template, tmp_path):
     next(prepare)
     for number, _ in each_moment(save_again):
         folder = tmp_path / str(number)
-        results = list(CheckpointStore(folder).readable())
-        assert not [result for result in results if isinstance(result, InputError)]
-        newest = (
-            results[0].arrays["global_step"],
-            results[0].arrays["value"][0],
-            results[0].description.run["images_seen"],
-        )
+        source = CheckpointStore(folder).newest(log=pytest.fail)
+        newest = source.arrays["global_step"], source.arrays["value"][0], source.description.run["images_seen"]
         assert newest in ((400, 400, 3200), (300, -1, 1))
         seen.append(newest[0])
         arrays, description = read_bundle(folder / "ckpt")
         assert (arrays["value"][0], description.run["images_seen"]) in ((400, 3200), (-1, 1))
         read_bundle(tf.train.latest_checkpoint(str(folder)))
-        assert Path(checkpoint_prefix(folder)).name == Path(results[0].prefix).name
-        save(resumed(folder, Path(results[0].prefix).name), 500)
+        assert Path(checkpoint_prefix(folder)).name == Path(source.prefix).name
+        save(CheckpointStore(folder), 500)
         newest_everywhere(folder, "ckpt-500")
         assert not [name for name in os.listdir(folder) if name.startswith(".")]
         for index in folder.glob("*.index"):  # no data file that is not read
@@ -423,5 +351,5 @@ def test_a_folder_that_becomes_read_only_meanwhile_is_one_line(folder, monkeypat
     with pytest.raises(InputError, match=r"model_dir.*\(Read-only file system\)") as caught:
         save(CheckpointStore(folder), 500)
     assert "\n" not in str(caught.value)
-    assert not [result for result in CheckpointStore(folder).readable() if isinstance(result, InputError)]
+    CheckpointStore(folder).newest(log=pytest.fail)
     read_bundle(folder / "ckpt")

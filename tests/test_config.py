@@ -72,7 +72,6 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
         ({"mlperf_platform": " "}, "--mlperf_platform= : expected a name"),
         ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
         ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
-        ({"val_records": (), "hparams": {"lr_decay_method": "plateau"}}, "lr_decay_method=plateau needs --val_file"),
         ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
         ({"hparams": {"var_freeze_expr": "("}}, r"invalid regular expression"),
     ],

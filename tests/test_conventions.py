@@ -19,9 +19,9 @@ from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 from efficientdet.training.settings import with_conventions_of_resumed, with_conventions_of_start
-from efficientdet.training.start import initial_state
+from efficientdet.training.state import initial_state
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))
@@ -224,8 +224,8 @@ def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
     def end(*_, **__):
         raise Ended
 
-    monkeypatch.setattr(training_start, "build_detector", build_miniature)
-    monkeypatch.setattr(training_start, "initial_state", without_weights)
+    monkeypatch.setattr(training_state, "build_detector", build_miniature)
+    monkeypatch.setattr(training_state, "initial_state", without_weights)
     monkeypatch.setattr(train_loop, "build_train_step", end)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64, "num_epochs": 1, "name": "mine"})
     with pytest.raises(Ended):

@@ -20,7 +20,7 @@ from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoi
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 
 STEPS, ALL_STEPS = 596, 602  # done when a signal ended the training, and with those that it lacked
 
@@ -44,7 +44,7 @@ def network(monkeypatch):
     monkeypatch.setattr(
         miniature, "miniature_detector", functools.partial(miniature.miniature_detector, pyramid_filters=8)
     )
-    for module in (training_start, restore):
+    for module in (training_state, restore):
         monkeypatch.setattr(module, "build_detector", miniature.build_miniature)
     monkeypatch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
 

@@ -1,7 +1,16 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from efficientdet.training.guards import SKIPS_IN_A_ROW, NotFinite, StepFacts, StepGuard, check_collapse
+from efficientdet.devices.distributed import World
+from efficientdet.training.guards import SKIPS_IN_A_ROW, StepFacts, StepGuard, check_collapse, sole_training
+from program_support import file_lock
 from program_support.errors import InputError
 
 FACTS = StepFacts(step=7, learning_rate=0.08, image_ids=np.arange(100, 110))
@@ -21,7 +30,7 @@ def report(**changes):
 
 def test_not_finite_names_step_rate_scale_and_images():
     with pytest.raises(
-        NotFinite,
+        InputError,
         match=r"step 7, learning rate 0\.08, images 100, .*107, \.\. "
         r"\(cls_loss nan.*gradient norm 2, loss scale 32768\)",
     ):
@@ -36,7 +45,7 @@ def test_one_overflow_is_normal_many_in_a_row_are_not():
         guard.check(report(), FACTS)  # an applied step starts the count again
     for _ in range(SKIPS_IN_A_ROW - 1):
         guard.check(report(applied=0.0), FACTS)
-    with pytest.raises(NotFinite, match=f"overflowed in {SKIPS_IN_A_ROW} consecutive steps, the last at step 7"):
+    with pytest.raises(match=f"overflowed in {SKIPS_IN_A_ROW} consecutive steps, the last at step 7"):
         guard.check(report(applied=0.0), FACTS)
 
 
@@ -62,3 +71,55 @@ def test_low_is_not_collapsed(ap, best):
 def test_collapse(ap, best):
     with pytest.raises(InputError, match="epoch 3: AP fell to"):
         check_collapse(ap, best=best, epoch=3)
+
+
+ROOT = Path(__file__).resolve().parent.parent
+HOLD = (
+    "import sys, time; from efficientdet.devices.distributed import World\n"
+    "from efficientdet.training.guards import sole_training\n"
+    "with sole_training(sys.argv[1], World()):\n    print('held', flush=True); time.sleep(60)\n"
+)
+
+
+class SecondRank(World):
+    """Told by the first rank what became of the lock."""
+
+    def __init__(self, told):
+        super().__init__(rank=1, size=2)
+        object.__setattr__(self, "told", told)
+
+    def gather(self, value):
+        assert value is None  # it does not lock anything itself
+        return [self.told, value]
+
+
+def test_a_second_training_is_refused_until_the_first_is_gone(tmp_path):
+    folder = tmp_path / "model"
+    with subprocess.Popen([sys.executable, "-c", HOLD, folder], cwd=ROOT, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"held\n"
+        with pytest.raises(InputError) as refused, sole_training(str(folder), World()):
+            pass
+        assert str(refused.value).startswith(f"{folder}: another training (process {first.pid} on ")
+        assert "\n" not in str(refused.value)
+        first.send_signal(signal.SIGKILL)
+    for _ in range(2):  # again in the same process: the block releases it
+        with sole_training(str(folder), World()) as warning:
+            assert warning == ""
+            assert (folder / "lock").read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_other_ranks_hold_nothing_and_end_with_the_code_of_the_first(tmp_path):
+    with sole_training(str(tmp_path), World()), sole_training(str(tmp_path), SecondRank(("", ""))) as warning:
+        assert warning == ""
+    with pytest.raises(SystemExit) as ended, sole_training(str(tmp_path), SecondRank(("another training writes", ""))):
+        pass
+    assert ended.value.code == 2
+
+
+def test_without_locks_one_line_warns(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
+    with sole_training(str(tmp_path), World()) as warning:
+        assert warning.startswith(f"warning: {tmp_path}: no file locks here")

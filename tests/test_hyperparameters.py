@@ -13,7 +13,7 @@ from text_tables import rows
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import description_of
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
     ACTIVATIONS,
@@ -387,8 +387,6 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "first_lr_drop_epoch": [0.0, 251.0, NAN],
     "second_lr_drop_epoch": [0.0, 199.0, NAN],
     "lr_drop_factor": [0.0, NAN],
-    "lr_patience": [0],
-    "flat_share": [-0.1, 1.0, NAN],
     "momentum": [-0.1, 1.0, 2.0, NAN],
     "bias_rate_factor": [0.0, -1.0, NAN],
     "lr_warmup_least_steps": [-1],

@@ -10,11 +10,13 @@ from efficientdet.run_log.journal import (
     Interval,
     Journal,
     Speed,
+    Stopwatch,
     average_speed,
+    input_stall,
     read_curves,
     read_intervals,
 )
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 
 
 def parsed(path):
@@ -208,12 +210,6 @@ def test_a_run_without_a_step_has_no_loss_and_no_speed_and_days_are_written_in_f
     assert capsys.readouterr().out == "e2e_training_time 123457 s\n"
 
 
-@pytest.mark.parametrize("interval", [Interval(3, 3, 8, 1.0), Interval(3, 4, 8, 0.0)])
-def test_an_interval_of_nothing_is_refused(tmp_path, interval):
-    with Journal(tmp_path) as journal, pytest.raises(ValueError, match="no steps or no duration"):
-        journal.interval(interval)
-
-
 def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Journal(None) as journal:
@@ -242,3 +238,41 @@ def test_curves_come_back_without_any_logger_and_a_repeated_step_counts_once(tmp
     assert [step for step, _ in found["train/loss"]] == [1, 2, 3]
     assert [value for _, value in found["train/loss"]] == [5.0, pytest.approx(math.nan, nan_ok=True), 2.0]
     assert read_curves(tmp_path / "nothing") == {}
+
+
+def test_seconds_by_name():
+    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 24.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    for name in ("input", "compute", "input"):
+        with watch.measuring(name):
+            pass
+    assert watch.totals() == {"input": 7.0, "compute": 1.0}
+    assert watch.recent_share("input") == pytest.approx(7 / 8)
+    assert watch.recent_share("evaluation") == 0.0
+
+
+def test_waiting_for_input_is_a_share_of_the_steps_alone():
+    times = iter([0.0, 1.0, 1.0, 4.0, 10.0, 990.0, 990.0, 999.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    for name in ("input", "compute", "evaluation", "checkpoints"):
+        with watch.measuring(name):
+            pass
+    assert watch.recent_share("input") == 0.25
+    assert watch.totals()["evaluation"] == 980.0
+
+
+def test_a_failing_block_counts():
+    times = iter([0.0, 2.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    with pytest.raises(KeyError), watch.measuring("compute"):
+        raise KeyError
+    assert watch.totals() == {"compute": 2.0}
+
+
+def test_nothing_measured():
+    assert Stopwatch().recent_share("input") == 0.0
+
+
+def test_a_training_that_waits_is_told_why():
+    assert input_stall(0.1) == ""
+    assert input_stall(0.37).startswith("waiting for input 37% of the time: decoding")

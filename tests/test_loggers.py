@@ -1,17 +1,14 @@
 import json
 import sys
 from types import SimpleNamespace
-from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
 from standins import install
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from efficientdet.loggers import registry
-from efficientdet.loggers.json_lines import JsonLines
-from efficientdet.loggers.registry import check_loggers, open_loggers
 from efficientdet.run_log.journal import Journal
+from efficientdet.run_log.loggers import JsonLines, check_loggers, loggers, open_loggers
 from program_support.errors import InputError
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -84,20 +81,6 @@ def test_wandb_offline_keeps_what_is_logged_again_after_a_rollback(tmp_path, wan
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/files/media/images/detections/*.png"))
 
 
-def test_wandb_draws_over_our_steps(tmp_path, monkeypatch, wandb):
-    run = Mock()
-    init = Mock(return_value=run)
-    monkeypatch.setattr(wandb, "init", init)
-    [logger] = open_loggers(config("wandb"), tmp_path)
-    assert init.call_args.kwargs["project"] == "retina"
-    logger.scalars(20, {"train/loss": 2.0})
-    assert run.mock_calls == [
-        call.define_metric("step"),
-        call.define_metric("*", step_metric="step"),
-        call.log({"step": 20, "train/loss": 2.0}),
-    ]
-
-
 def test_wandb_refuses(tmp_path, monkeypatch, wandb):
     def refuse(**_):
         raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
@@ -151,7 +134,7 @@ def test_when_a_package_is_missing_the_other_loggers_are_closed(tmp_path, monkey
 
 
 PAPER = """
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 
 class Paper(Logger):
     name = "paper"
@@ -174,12 +157,12 @@ def test_a_logger_of_an_installed_package(tmp_path, monkeypatch):
     (tmp_path / "paper.py").write_text(PAPER)
     install(tmp_path, "efficientdet.loggers", ["paper = paper:Paper"])
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry.loggers.cache_clear()
+    loggers.cache_clear()
     try:
         check_loggers(config("paper"))
         with Journal(tmp_path, loggers=open_loggers(config("paper"), tmp_path)) as journal:
             journal.curves(4, {"train/loss": 1.0})
             journal.event("epoch_started", epoch=2)
     finally:
-        registry.loggers.cache_clear()
+        loggers.cache_clear()
     assert (tmp_path / "page.txt").read_text() == "4 {'train/loss': 1.0}\nepoch_started {'epoch': 2}\n"

@@ -3,8 +3,8 @@ from itertools import chain, repeat
 import keras
 import pytest
 
-from efficientdet.devices import matrix_product
-from efficientdet.devices.matrix_product import multiply_adds_per_second
+from efficientdet.devices import device
+from efficientdet.devices.device import multiply_adds_per_second
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", "float32"), ("mixed_bfloat16", "bfloat16")])
@@ -16,8 +16,8 @@ def test_the_best_turn_in_the_type_of_the_policy(monkeypatch, precision, dtype):
         types.append(keras.backend.standardize_dtype(one.dtype))
         return matmul(one, other)
 
-    monkeypatch.setattr(matrix_product.ops, "matmul", noted)
+    monkeypatch.setattr(device.ops, "matmul", noted)
     clock = iter(chain(*((0.0, seconds) for seconds in (4.0, 2.0, 5.0, 9.0)), repeat(0.0)))
-    monkeypatch.setattr(matrix_product.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(device.time, "perf_counter", lambda: next(clock))
     assert multiply_adds_per_second(precision, seconds=20.0, side=16) == 16**3 / 2.0
     assert types == [dtype] * 5  # the first one is not timed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax_process import TESTS, run_under_jax
 
-from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.checkpoints.checkpoint import read_arrays
 
 pytestmark = pytest.mark.slow
 
@@ -69,12 +69,10 @@ def test_groups_and_parts_of_the_state_follow_from_the_devices(found):
 
 
 def test_a_training_is_stopped_and_resumed_on_other_numbers_of_devices(tmp_path, with_jax):
-    """After a rollback; it ends as one on a single device."""
+    """It ends as one on a single device."""
     run_under_jax(TESTS / "mesh_training.py", tmp_path, devices=8, cache=tmp_path / "cache")
     one, several = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "several"))
     assert one["global_step"] == several["global_step"] == 8
     assert set(one) == set(several)
     for name, value in one.items():
         np.testing.assert_allclose(several[name], value, rtol=2e-5, atol=2e-5, err_msg=name)
-    for name in ("one", "several"):
-        assert read_description(str(tmp_path / name / "ckpt-final")).run["rollbacks"] == 1

@@ -6,8 +6,8 @@ import pytest
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import family_of
-from efficientdet.loggers.mlperf import MlperfLog, benchmark, torch_parameters
 from efficientdet.optimization.schedule import Schedule
+from efficientdet.plugins.loggers.mlperf import MlperfLog, benchmark, torch_parameters
 from efficientdet.run_log.journal import Journal
 from program_support.errors import InputError
 

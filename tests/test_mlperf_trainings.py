@@ -11,7 +11,7 @@ from drawn_records import draw_records
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.loggers.mlperf import torch_parameters
+from efficientdet.plugins.loggers.mlperf import torch_parameters
 from model.detection_model import named_variables
 
 TESTS = Path(__file__).parent

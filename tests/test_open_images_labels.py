@@ -15,8 +15,8 @@ from dataset.conversion.formats import open_images
 from dataset.conversion.formats.open_images import read_open_images
 from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.sharding.shards import convert
-from program_support.deferred_signals import Interrupted
 from program_support.errors import InputError
+from program_support.signals import Interrupted
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
 CLASSES = "/m/01,Zebra\n/m/02,Apple\n/m/03,Bat\n"

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from efficientdet.devices import peers, rendezvous
-from efficientdet.devices.rendezvous import Place, meet, rank_on_host
+from efficientdet.plugins.jax_processes import peers, rendezvous
+from efficientdet.plugins.jax_processes.rendezvous import Place, meet, rank_on_host
 from program_support.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""Trainings of the miniature network that continue: with another batch, from an older checkpoint, after a rollback."""
+"""Trainings of the miniature network that continue: with another batch, or beside another one."""
 
 import shutil
 from pathlib import Path
@@ -15,17 +15,16 @@ from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.exports import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training import guards
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
+from efficientdet.training.guards import sole_training
 from efficientdet.training.loop import train
-from efficientdet.training.model_dir_lock import sole_training
 from program_support.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
-        for module in (training_start, restore):
+        for module in (training_state, restore):
             patch.setattr(module, "build_detector", build_miniature)
         patch.setattr(export, "export_saved_model", lambda *_, **__: None)  # half of the time
         yield
@@ -78,26 +77,9 @@ def test_a_larger_batch_makes_fewer_steps_and_none_is_lost(drawn, folder, capsys
     assert "32 images seen correspond to step 4" in out
     assert steps_in(folder) == [5, 6, 8]  # 6 took the place of another
     assert read_arrays(folder / "ckpt-6")["global_step"] == read_arrays(folder / "ckpt")["global_step"] == 6
-    newest = next(CheckpointStore(folder).readable())
+    newest = CheckpointStore(folder).newest(log=print)
     assert (newest.prefix, newest.description.run["images_seen"]) == (str(folder / "ckpt-6"), 48)
     assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
-
-
-def test_a_rollback_after_resuming_from_an_older_one_stays_with_it(drawn, folder, capsys, monkeypatch):
-    check, failures = guards.StepGuard.check, [5, 7]
-
-    def failing(guard, report, facts):
-        if failures and facts.step == failures[0]:
-            failures.pop(0)
-            raise guards.NotFinite("not finite, for the test")
-        check(guard, report, facts)
-
-    monkeypatch.setattr(guards.StepGuard, "check", failing)
-    run(drawn, folder, resume=str(folder / "ckpt-4"), on_nan="rollback", stop_epoch=2)
-    out = capsys.readouterr().out
-    assert "rollback 1 of 3: restored step 4" in out  # not to 8
-    assert "rollback 2 of 3: restored step 6" in out  # its own, which took the place of the other
-    assert "resumes from" in out
 
 
 def test_the_folder_of_a_running_training_is_left_alone(drawn, folder):

@@ -97,7 +97,7 @@ def test_a_signal_that_a_busy_machine_tells_late_is_raised_all_the_same(number):
 def test_a_second_signal_ends_the_process_at_once(first, second):
     code = f"""
 import signal, time
-from program_support.deferred_signals import DeferredSignals
+from program_support.signals import DeferredSignals
 with DeferredSignals(on_second_signal=lambda: print("second", flush=True)):
     for number in {[int(first), int(second)]}:
         signal.raise_signal(number)

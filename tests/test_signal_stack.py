@@ -14,7 +14,7 @@ import ctypes, faulthandler, gc, signal
 faulthandler.enable()
 import numpy as np
 from efficientdet.inference.predict import exported_network
-from efficientdet.devices.signal_stack import _SignalStack
+from efficientdet.devices.runtime_environment import _SignalStack
 from miniature import miniature_detector
 
 def stack():

@@ -12,10 +12,9 @@ from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.run_log.journal import Journal
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 from efficientdet.training.reporter import Reporter
 from efficientdet.training.run import Run
-from efficientdet.training.saving import Saver
 from efficientdet.training.time_budget import TimeBudget
 
 PEAK = HPARAMS["learning_rate"]
@@ -24,7 +23,7 @@ PEAK = HPARAMS["learning_rate"]
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_start, "build_detector", build_miniature)
+        patch.setattr(training_state, "build_detector", build_miniature)
         yield
 
 
@@ -57,10 +56,8 @@ def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
     with Journal(model_dir) as journal:
         run = Run(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=lambda: now[0])
         rates, loss = [], None
-        run.start(evaluated_images=0)
-        listeners = [TimeBudget(run, evaluated_images=0), Saver(run)]
-        for listener in listeners:
-            listener.training_started()
+        run.start()
+        budget = TimeBudget(run)
         while run.state.step < run.last_step:
             rate, loss = run.learning_rate, 1.0
             with run.stopwatch.measuring("compilation" if run.state.step == run.first_step else "compute"):
@@ -71,12 +68,11 @@ def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
                 break
             if run.state.step % run.steps_per_epoch == 0:
                 rates.append((run.state.step, rate))
-                for listener in listeners:
-                    listener.steps_finished(run.epoch)
-                for listener in listeners:
-                    listener.epoch_finished(run.epoch)
+                budget.plan()
+                run.save_unfinished(run.epoch)
+                run.save_finished(run.epoch)
         else:
-            Reporter(run, Mock(time_to_target=None), None).end(loss=loss)
+            Reporter(run, Mock()).end(loss=loss)
     return now[0] - 1000.0, rates
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,9 +20,8 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import ConversionConfig, convert
-from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
+from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
-from dataset.records.record_index import index_records
 from efficientdet.checkpoints import provenance, restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
@@ -38,15 +36,15 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.run_log.journal import Journal
-from efficientdet.training import epoch as epoch_module
-from efficientdet.training import guards, inputs, reporter, saving, validation
+from efficientdet.training import guards, reporter, validation
 from efficientdet.training import loop as train_loop
+from efficientdet.training import run as run_module
 from efficientdet.training import settings as training_settings
-from efficientdet.training import start as training_start
+from efficientdet.training import state as training_state
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.run import Run
-from efficientdet.training.start import initial_state
+from efficientdet.training.state import initial_state
 from model.detection_model import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.coco import evaluation as coco_evaluation
@@ -65,7 +63,7 @@ export_saved_model = saved_model.export_saved_model
 def miniature_network():
     """Every training has it; nothing is exported and no records are checked, which takes seconds each."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (training_start, restore):
+        for module in (training_state, restore):
             patch.setattr(module, "build_detector", build_miniature)
         patch.setattr(training_settings, "with_suggestions", lambda config, *, log: config)
         patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
@@ -280,7 +278,7 @@ def same_arrays(found, wanted):
 
 def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
     """As on an accelerator; and before a checkpoint all reports are read."""
-    monkeypatch.setattr(epoch_module, "report_lag", lambda: 1)
+    monkeypatch.setattr(train_loop, "report_lag", lambda: 1)
     check, save, checked = guards.StepGuard.check, CheckpointStore.save, []
 
     def checking(guard, report, facts):
@@ -341,7 +339,7 @@ class FailingLogger:
         (reporter, "write_report", "the report is incomplete: RuntimeError: broken"),
         (Journal, "finish", "the report is incomplete: RuntimeError: broken"),
         (coco_evaluation, "default_resamples", "no confidence intervals: RuntimeError: broken"),
-        (saving, "store_thresholds", "no score thresholds beside the final weights: RuntimeError: broken"),
+        (run_module, "store_thresholds", "no score thresholds beside the final weights: RuntimeError: broken"),
         (saved_model, "export_saved_model", "emackpt-final is not written: RuntimeError: broken"),
         (train_loop, "open_loggers", "the logger failing ends: RuntimeError: the server is gone"),
     ],
@@ -518,45 +516,6 @@ def test_loss_that_is_not_finite_stops(drawn, tmp_path):
         train(config(drawn, tmp_path, {"learning_rate": 1e30, "lr_warmup_epoch": 0.0, "clip_gradients_norm": 0.0}))
 
 
-@pytest.mark.usefixtures("standin_step")
-def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch):
-    """With reports that are read a step later; test_resume has those read at once."""
-    monkeypatch.setattr(epoch_module, "report_lag", lambda: 1)
-    check, calls = guards.StepGuard.check, []
-
-    def failing_twice(guard, report, facts):
-        calls.append(facts.learning_rate)
-        if len(calls) in (6, 8):
-            raise guards.NotFinite("not finite, for the test")
-        check(guard, report, facts)
-
-    monkeypatch.setattr(guards.StepGuard, "check", failing_twice)
-    train(config(drawn, tmp_path, training_mode="train300", on_nan="rollback", checkpoint_steps=2))
-    out, progress = capsys.readouterr()
-    assert "rollback 1 of 3: restored step 4, learning rate multiplied by 0.5" in out
-    assert "rollback 2 of 3: restored step 4, learning rate multiplied by 0.25" in out
-    assert "train: epoch 3/3 step 4/4 " in progress.splitlines()[-1]
-    assert calls[6] == calls[4] / 2  # step 5 again
-    assert calls[8] == calls[4] / 4
-    assert read_description(str(tmp_path / "ckpt-final")).run["rollbacks"] == 2
-    assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == 3 * STEPS
-
-
-@pytest.mark.usefixtures("standin_step")
-def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch):
-    calls = []
-
-    def failing(guard, report, facts):
-        calls.append(facts.step)
-        if facts.step == 3:
-            raise guards.NotFinite("not finite, for the test")
-
-    monkeypatch.setattr(guards.StepGuard, "check", failing)
-    with pytest.raises(InputError, match="not finite, for the test"):
-        train(config(drawn, tmp_path, training_mode="train300", on_nan="rollback", checkpoint_steps=2))
-    assert calls.count(3) == 4
-
-
 def measures(average_precision):
     """Measures of an evaluation without classes."""
     return CocoMeasures(
@@ -571,31 +530,29 @@ def measures(average_precision):
     )
 
 
-def validated(drawn, folder, averaged, raw, hparams=None, **changes):
-    """A run and its `Validation` after epochs in which nothing is trained and the APs of the weights are these."""
-    settings = config(drawn, folder, hparams, **changes)
+def run_of(settings, journal, world):
+    return Run(settings, Runtime(precision="float32", use_xla=False), journal, world, clock=time.monotonic)
+
+
+def validated(drawn, folder, averaged, raw, **changes):
+    """A run after epochs in which nothing is trained and the APs of the weights are these."""
     with Journal(folder) as journal:
-        run = Run(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=time.monotonic)
-        pairs = zip(averaged, raw, strict=True)
-        evaluator = Mock(
-            evaluate=lambda: {
-                name: validation.Evaluation(measures(value), None)
-                for name, value in zip(("averaged", "raw"), next(pairs), strict=True)
-            }
-        )
-        validations = validation.Validation(run, evaluator)
-        run.start(evaluated_images=6)
-        for epoch in range(1, len(averaged) + 1):
+        run = run_of(config(drawn, folder, **changes), journal, World())
+        validations = validation.Validation(run, StopRequest(World(), saved_step=int, unsaved_steps=int))
+        run.start()
+        for epoch, values in enumerate(zip(averaged, raw, strict=True), start=1):
+            assert run.reason_to_stop == ""
             run.state.step += STEPS
             run.state.average.packed.assign(run.state.average.packed.value + 1.0)
-            assert validations.reason_to_stop(epoch - 1) == ""
-            validations.epoch_finished(epoch)
-    return run, validations
+            evaluations = [validation.Evaluation(measures(value), None) for value in values]
+            validations._evaluate = Mock(return_value=dict(zip(("averaged", "raw"), evaluations, strict=True)))
+            validations.evaluate_epoch(epoch)
+    return run
 
 
 def test_the_best_weights_and_patience(drawn, tmp_path):
-    run, validations = validated(drawn, tmp_path, [0.1, 0.3, 0.28], [0.2, 0.25, 0.3], patience=1)
-    assert validations.reason_to_stop(3) == "AP has not improved in 1 evaluations: stopping after epoch 3"
+    run = validated(drawn, tmp_path, [0.1, 0.3, 0.28], [0.2, 0.25, 0.3], patience=1)
+    assert run.reason_to_stop == "AP has not improved in 1 evaluations: stopping after epoch 3"
     best, arrays = read_description(str(tmp_path / "emackpt-best")), read_arrays(str(tmp_path / "emackpt-best"))
     assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
     assert best.score_thresholds["overall"] == 0.3
@@ -604,22 +561,10 @@ def test_the_best_weights_and_patience(drawn, tmp_path):
 
 
 def test_raw_weights_may_be_the_best(drawn, tmp_path):
-    run, _ = validated(drawn, tmp_path, [0.1], [0.12])
+    run = validated(drawn, tmp_path, [0.1], [0.12])
     assert read_description(str(tmp_path / "emackpt-best")).weights == "raw"
     arrays = read_arrays(str(tmp_path / "emackpt-best"))
     assert all((arrays[name] == array).all() for name, array in run.state.raw_by_name().items())
-
-
-def test_the_learning_rate_drops_where_ap_does_not_rise(drawn, tmp_path, capsys):
-    changes = {"lr_decay_method": "plateau", "lr_patience": 2, "lr_drop_factor": 0.5, "num_epochs": 5}
-    average_precision = [0.3, 0.25, 0.3, 0.28, 0.25]
-    run, _ = validated(drawn, tmp_path, average_precision, average_precision, {**changes, "learning_rate": 0.008})
-    assert run.state.progress.rate_factor == 0.25
-    lines = [line for line in capsys.readouterr().out.splitlines() if "AP has not improved" in line]
-    assert [line.partition("AP has ")[2] for line in lines] == [
-        "not improved in 2 evaluations: the learning rate is now 0.004",
-        "not improved in 4 evaluations: the learning rate is now 0.002",
-    ]
 
 
 @pytest.mark.slow
@@ -704,7 +649,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
         assert read_description(str(tmp_path / "ckpt")).run["unfinished_epoch"] == 1
         assert not (tmp_path / "metrics-1.json").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(saving.Saver, "epoch_finished", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(Run, "save_finished", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         train(settings)  # all of epoch 1 is measured, and no checkpoint says so
     monkeypatch.undo()
@@ -766,7 +711,7 @@ def test_stopped_in_a_last_step_and_an_evaluation_and_another_step_equals_the_un
         return predicted
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_loop, "keras_predictor", stopping_predict)
+        patch.setattr(validation, "keras_predictor", stopping_predict)
         stopped(signal.SIGINT, STEPS, unfinished=1, metrics=False)
     assert len(detected) == 1  # of two batches
     with monkeypatch.context() as patch:
@@ -791,7 +736,7 @@ def test_a_record_that_cannot_be_used_loses_no_step_before_it(drawn, tmp_path, m
         yield from islice(training_dataset(*arguments, **options), 2)
         raise InputError("the record at byte 7 cannot be used")
 
-    monkeypatch.setattr(inputs, "training_dataset", damaged)
+    monkeypatch.setattr(run_module, "training_dataset", damaged)
     with pytest.raises(InputError, match="the record at byte 7 cannot be used"):
         train(config(drawn, tmp_path, training_mode="train300"))
     assert read_description(str(tmp_path / "ckpt")).global_step == 2
@@ -815,33 +760,24 @@ def test_evaluation_batch_size_is_per_device(drawn, tmp_path, monkeypatch):
         raise InputError(f"{settings.batch_size} images")
 
     monkeypatch.setattr(validation, "evaluation_dataset", refuse)
-    settings = config(drawn, tmp_path, eval_batch_size=3)
-    state = initial_state(settings, precision="float32", world=World(devices=2), log=print)
-    pipeline = InputConfig.letterboxed(image_size=(64, 64), batch_size=3, category_ids=drawn.class_names.category_ids)
-    with StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
-        evaluator = validation.Evaluator(settings, state, inputs=pipeline, predict=None, stop_request=stop_request)
+    with Journal(tmp_path) as journal, StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
+        run = run_of(config(drawn, tmp_path, eval_batch_size=3), journal, World(devices=2))
         with pytest.raises(InputError, match=r"^6 images"):
-            evaluator.averaged()
+            validation.Validation(run, stop_request).averaged()
 
 
-def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
-    """Six images: some, all, and more than all of them at a time."""
-    found = []
-    for size in (1, 4, 6, 64):
-        settings = config(drawn, tmp_path, eval_batch_size=size)
-        state = initial_state(settings, precision="float32", world=World(), log=print)
-        pipeline = InputConfig.letterboxed(
-            image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids
-        )
-        with StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
-            evaluator = validation.Evaluator(settings, state, inputs=pipeline, predict=None, stop_request=stop_request)
-            found.append(evaluator.mean_losses())
-    [(batch, valid)] = evaluation_dataset(index_records(settings.val_records), replace(pipeline, batch_size=6))
+@pytest.mark.parametrize("size", [4, 64])
+def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path, size):
+    """Six images: some, and more than all of them at a time."""
+    with Journal(tmp_path) as journal, StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
+        run = run_of(config(drawn, tmp_path, eval_batch_size=size), journal, World())
+        losses = validation.Validation(run, stop_request).mean_losses()
+    pipeline = run.inputs.config(6, composes=False)
+    [(batch, valid)] = evaluation_dataset(run.inputs.validation_index, pipeline)
     assert valid.numpy().all()
-    wanted = losses_of_batch(state.detector, batch, training=False)
+    wanted = losses_of_batch(run.state.detector, batch, training=False)
     assert wanted.keys() == {"cls_loss", "box_loss", "reg_l2_loss"}
-    for losses in found:
-        assert losses == {name: pytest.approx(float(value), rel=1e-4) for name, value in wanted.items()}
+    assert losses == {name: pytest.approx(float(value), rel=1e-4) for name, value in wanted.items()}
 
 
 def test_two_rates_are_refused(drawn, tmp_path):
@@ -851,7 +787,7 @@ def test_two_rates_are_refused(drawn, tmp_path):
 
 def test_the_last_epochs_are_without_copy_paste(tmp_path, monkeypatch):
     """Two of four epochs have it, and a resumed training sees the same images."""
-    streams, dataset, last_batches, seen = [], inputs.training_dataset, 1000, {}
+    streams, dataset, last_batches, seen = [], run_module.training_dataset, 1000, {}
 
     def recorded(index, settings, *, first_position=0, **place):
         streams.append((first_position, settings.composition is not None))
@@ -864,7 +800,7 @@ def test_the_last_epochs_are_without_copy_paste(tmp_path, monkeypatch):
             seen[int(self._iterations.value)] = np.asarray(batch.images)
             return report
 
-    monkeypatch.setattr(inputs, "training_dataset", recorded)
+    monkeypatch.setattr(run_module, "training_dataset", recorded)
     monkeypatch.setattr(train_loop, "build_train_step", Step)
     drawn = draw_records(tmp_path / "drawn", images={"train": 16, "val": 4}, with_masks=True)
     changes = {"copy_paste_probability": 1.0, "copy_paste_share": 0.5, "num_epochs": 4}

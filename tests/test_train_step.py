@@ -12,8 +12,7 @@ from oracles import losses_of_batch
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.optimization.optimizer import build_optimizer
-from efficientdet.optimization.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import WeightAverage, build_optimizer
 from model.batch_norm import BatchNormalization
 from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects

@@ -19,18 +19,18 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import (
     backend_name,
     device_name,
+    multiply_adds_per_second,
     peak_device_memory,
     peak_host_memory,
     to_device,
     trace,
     versions,
 )
-from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
 from program_support.processor import processor_name

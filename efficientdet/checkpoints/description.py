@@ -10,17 +10,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
-from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL
+from efficientdet.families.removed_hyperparameters import REMOVED_FROM_ALL, REMOVED_SCHEDULES
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
+_BESIDE = ("bundles", "replaces", "checksum", "continues")  # keys beside a description; the last of earlier versions
 DESCRIPTION_FILE = "description.json"  # file name inside a SavedModel's folder
 THRESHOLD_KINDS = ("f1", "miss_rate")
 SCORE_CALIBRATION = "score_calibration"  # in score_thresholds: the three numbers of the `ScoreMap` of each class
@@ -39,10 +39,8 @@ class Description:
     run: dict[str, Any] = field(default_factory=dict)  # progress of the training: see TrainingProgress
     # Measured score thresholds: see `score_thresholds.thresholds_to_store`.
     score_thresholds: dict[str, Any] = field(default_factory=dict)
-    # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of
-    # the checkpoint in this folder that the training has written or read before this one.
+    # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown.
     save_number: int = field(default=0, compare=False)
-    continues: str = field(default="", compare=False)
 
     @property
     def value_range(self) -> ValueRange:
@@ -156,7 +154,7 @@ def description_of(content: Mapping) -> Description:
     Raises:
         TypeError, AttributeError: for missing or invalid values.
     """
-    known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
+    known = {key: value for key, value in content.items() if key not in _BESIDE}
     description = Description(**known)
     for name, hint in get_type_hints(Description).items():
         value, expected = getattr(description, name), get_origin(hint) or hint
@@ -166,7 +164,11 @@ def description_of(content: Mapping) -> Description:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; expected an id and a name")
     _check_thresholds(description.score_thresholds)
-    hparams = {key: value for key, value in description.hparams.items() if key not in REMOVED_FROM_ALL}
+    hparams = {
+        key: value
+        for key, value in description.hparams.items()
+        if key not in REMOVED_FROM_ALL and value not in REMOVED_SCHEDULES
+    }
     return replace(description, hparams=hparams)
 
 
@@ -183,12 +185,12 @@ def _check_thresholds(thresholds: Mapping) -> None:
             f"score_thresholds is {str(thresholds)[:200]!r}; expected overall and classes, scores from 0 to 1"
         )
     maps = thresholds.get(SCORE_CALIBRATION, {})
-    if not isinstance(maps, dict) or not all(_is_score_map(values) for values in maps.values()):
+    if not isinstance(maps, dict) or not all(map(_is_score_map, maps.values())):
         raise TypeError(f"{SCORE_CALIBRATION} is {str(maps)[:200]!r}; expected three finite numbers for each class")
 
 
 def _is_score_map(values: Any) -> bool:
     """Return whether these are a, b and c of a `ScoreMap` that rises with the score."""
-    if not isinstance(values, list) or not all(isinstance(value, float) and isfinite(value) for value in values):
+    if not isinstance(values, list) or not all(isinstance(value, float) and math.isfinite(value) for value in values):
         return False
     return len(values) == 3 and min(values[:2]) >= 0 and max(values[:2]) > 0

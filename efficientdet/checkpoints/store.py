@@ -1,32 +1,30 @@
 """The last checkpoints `ckpt-STEP` of a training, and recovery after a crash.
 
-The step does not determine the newest checkpoint: a larger batch size makes steps smaller, and `--resume=OLDER` and
-rollbacks go back. The order of writing does, see checkpoint.py; of two checkpoints with the same step the later one is
-kept. Each checkpoint names the previous one that its training has written or read (`continues`). The lineage of a
-training consists of its own checkpoints, the checkpoint from which it resumed, the one that this continues, and so on.
-A rollback stays in the lineage.
+The step does not determine the newest checkpoint: a larger batch size makes steps smaller, and `--resume=OLDER` goes
+back. The order of writing does, see checkpoint.py; of two checkpoints with the same step the later one is kept.
 """
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import get_type_hints
 
 import numpy as np
 
-from efficientdet.checkpoints.bundle_files import INDEX_SUFFIX, remove_bundle, remove_unused_data_files
 from efficientdet.checkpoints.checkpoint import (
+    INDEX_SUFFIX,
     checkpoint_prefix,
     prefixes,
+    remove_bundle,
+    remove_unused_data_files,
     write_arrays,
     write_second_name,
     writing_order,
 )
-from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
+from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description
 from efficientdet.checkpoints.pretrained_weights import Source, read_source
-from efficientdet.checkpoints.training_progress import TrainingProgress
 from program_support.errors import InputError
 
 KEPT = 3
@@ -34,16 +32,44 @@ NEWEST = "ckpt"  # name of the newest checkpoint in the reference
 _NAME = re.compile(r"ckpt-\d+")
 
 
-class _Saved(NamedTuple):
-    """A checkpoint of the folder."""
+@dataclass
+class TrainingProgress:
+    """Progress of a training; stored as JSON in each checkpoint."""
 
-    prefix: Path
-    description: Description | None  # None: third-party, or damaged
-    damage: InputError | None
+    images_seen: int = 0  # sum over the processes: position in the endless stream of records
+    global_batch_size: int = 0
+    ranks: int = 1  # number of processes with batch statistics of their own
+    best_ap: float = -1.0
+    best_epoch: int = 0
+    best_seconds: float = 0.0  # training time of the best evaluation
+    seconds: float = 0.0  # training time with evaluations and compilation, without interruptions
+    evaluations_since_best: int = 0
+    rate_factor: float = 1.0  # learning rate multiplier; below 1 in some trainings of earlier versions
+    planned_seconds: float = 0.0  # time budget of the plan in the next three fields; 0: none
+    planned_at: int = 0  # step after which the plan was made
+    planned_position: float = 0.0  # position of that step in the schedule
+    planned_end: int = 0  # step at which the schedule and the training end; 0: no plan
+    unfinished_epoch: int = 0  # epoch without its calibration and evaluation; 0: none
 
-    @property
-    def save_number(self) -> int:
-        return self.description.save_number if self.description else 0
+    @classmethod
+    def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
+        """Return the progress from a checkpoint's description.
+
+        Raises:
+            InputError: naming `where`, for invalid values.
+        """
+        kinds = get_type_hints(cls)
+        progress = cls(**{name: value for name, value in content.items() if name in kinds})  # without removed ones
+        for name, kind in kinds.items():
+            value = getattr(progress, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+                raise InputError(f"{where}: {name} of run is {value!r}; expected {kind.__name__}")
+        if progress.images_seen < 0 or progress.ranks < 1:
+            raise InputError(
+                f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; expected at "
+                "least 0 and 1"
+            )
+        return progress
 
 
 class CheckpointStore:
@@ -51,53 +77,43 @@ class CheckpointStore:
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self._resumed: Path | None = None  # the checkpoint from which this training resumed
-        self._last_number = 0  # last save number at that time; higher ones are of this training
-
-    def continue_from(self, prefix: str | Path) -> None:
-        """Set the checkpoint, in this or another folder, that the lineage continues; all ranks must call it."""
-        prefix = Path(prefix)
-        self._resumed = self.folder / prefix.name if prefix.parent.resolve() == self.folder.resolve() else prefix
-        self._last_number = max((saved.save_number for saved in self._saved()), default=0)
 
     def save(self, arrays: Mapping[str, np.ndarray], description: Description) -> str:
-        """Write `ckpt-STEP` with the second name `ckpt`, remove older checkpoints and return the prefix.
-
-        Keeps the last three checkpoints of the folder and the last three of the lineage.
+        """Write `ckpt-STEP` with the second name `ckpt`, remove all but the last three, and return the prefix.
 
         Raises:
             InputError: the folder is not writable; earlier checkpoints are then unchanged.
         """
-        prefix = self.folder / f"ckpt-{description.global_step}"
-        predecessor = next((earlier for earlier in self._lineage() if earlier != prefix), None)
-        continues = predecessor.name if predecessor and predecessor.parent == self.folder else ""
-        written = write_arrays(str(prefix), arrays, replace(description, continues=continues))
-        write_second_name(str(self.folder / NEWEST), str(prefix), written)
+        prefix = str(self.folder / f"ckpt-{description.global_step}")
+        written = write_arrays(prefix, arrays, description)
+        write_second_name(str(self.folder / NEWEST), prefix, written)
         try:
             self._remove_older()
         except OSError as error:
             raise InputError(f"{self.folder}: an older checkpoint cannot be removed ({error.strerror})") from error
-        return str(prefix)
+        return prefix
 
-    def names(self) -> list[str]:
-        """Return the names of the checkpoints, the newest first."""
-        return [saved.prefix.name for saved in self._saved()]
+    def prefixes(self) -> list[Path]:
+        """Return the prefixes of the checkpoints, the newest first; those with a damaged description come last."""
+        bundles = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
+        return sorted(bundles, key=writing_order, reverse=True)
 
-    def readable(self) -> Iterator[Source | InputError]:
-        """Yield the checkpoints from the newest on; for a damaged one, yield its error.
+    def newest(self, *, log: Callable[[str], None]) -> Source | None:
+        """Return the newest intact checkpoint; None without any. Log damaged ones.
 
-        Errors of damaged descriptions come first, then the newest checkpoint and its lineage, then the others.
+        Raises:
+            InputError: all are damaged.
         """
-        saved = self._saved()
-        intact = [one for one in saved if not one.damage]
-        yield from (one.damage for one in saved if one.damage)
-        yield from _read_each(
-            dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(intact), None), intact), *intact))
+        if not (bundles := self.prefixes()):
+            return None
+        for prefix in bundles:
+            try:
+                return read_checkpoint(prefix)
+            except InputError as error:
+                log(f"warning: {error}; using the previous checkpoint")
+        raise InputError(
+            f"{self.folder}: none of its {len(bundles)} checkpoints can be read; remove them, or use --resume=never"
         )
-
-    def readable_lineage(self) -> Iterator[Source | InputError]:
-        """Yield the checkpoints of this training's lineage, as `readable` does."""
-        yield from _read_each(self._lineage())
 
     def move_to_subfolder(self) -> Path | None:
         """Move the checkpoints of an earlier training to a subfolder and return it; None if there are none."""
@@ -110,29 +126,9 @@ class CheckpointStore:
             file.rename(subfolder / file.name)
         return subfolder
 
-    def _saved(self) -> list[_Saved]:
-        """Return the checkpoints, the newest first; those with a damaged description come last."""
-        bundles = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
-        saved = [_saved(prefix) for prefix in sorted(bundles, key=writing_order, reverse=True)]
-        return sorted(saved, key=lambda one: one.damage is not None)
-
-    def _lineage(self) -> list[Path]:
-        """Return the lineage, the newest first."""
-        saved = [one for one in self._saved() if not one.damage]
-        lineage = [one for one in saved if one.save_number > self._last_number]
-        if self._resumed is not None:
-            if self._resumed.parent != self.folder:
-                saved = [one for one in CheckpointStore(self._resumed.parent)._saved() if not one.damage]
-            start = _saved(self._resumed) if Path(f"{self._resumed}{INDEX_SUFFIX}").exists() else None
-            lineage += _lineage_of(start, saved)
-        return list(dict.fromkeys(one.prefix for one in lineage))
-
     def _remove_older(self) -> None:
-        saved = [one.prefix for one in self._saved()]
-        kept = {*saved[:KEPT], *self._lineage()[:KEPT]}
-        for prefix in saved:
-            if prefix not in kept:
-                remove_bundle(prefix)
+        for prefix in self.prefixes()[KEPT:]:
+            remove_bundle(prefix)
         for prefix in prefixes(self.folder):  # left by a save or removal that was killed
             remove_unused_data_files(prefix)
         for file in self.folder.glob("ckpt-*"):
@@ -141,43 +137,13 @@ class CheckpointStore:
                 file.unlink()
 
 
-def read_checkpoint(path: str) -> Source:
-    """Read a training checkpoint.
+def read_checkpoint(path: str | Path) -> Source:
+    """Read a training checkpoint with all arrays, whose checksums are verified.
 
     Raises:
-        InputError: there is none or it is damaged.
+        InputError: there is none, it is damaged, or it has weights only.
     """
-    return _read_training_checkpoint(checkpoint_prefix(path))
-
-
-def _saved(prefix: Path) -> _Saved:
-    try:
-        return _Saved(prefix, read_description(prefix), None)
-    except InputError as error:
-        return _Saved(prefix, None, error)
-
-
-def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
-    """Yield a checkpoint and those that it continues. `saved`: all checkpoints of its folder."""
-    by_name = {one.prefix.name: one for one in saved}
-    current = start
-    while current:
-        yield current
-        predecessor = by_name.get(current.description.continues) if current.description else None
-        # A higher number: another training has overwritten that checkpoint.
-        current = predecessor if predecessor and predecessor.save_number < current.save_number else None
-
-
-def _read_each(bundles: Iterable[Path]) -> Iterator[Source | InputError]:
-    for prefix in bundles:
-        try:
-            yield _read_training_checkpoint(str(prefix))
-        except InputError as error:
-            yield error
-
-
-def _read_training_checkpoint(prefix: str) -> Source:
-    """Read a training checkpoint with all arrays, whose checksums are verified."""
+    prefix = checkpoint_prefix(path)
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:
         raise InputError(

@@ -44,8 +44,6 @@ class TrainingConfig(TrainSettings):
         for name in ("validate", "target_ap", "patience"):
             if getattr(self, name) and not self.val_records:
                 raise InputError(f"--{name} needs --val_file_pattern")
-        if self.follows_ap and not self.val_records:
-            raise InputError("hparam lr_decay_method=plateau needs --val_file_pattern")
         stated_classes(self.hparams.num_classes, self.class_names)
         if expression := self.hparams.var_freeze_expr:
             try:
@@ -63,14 +61,9 @@ class TrainingConfig(TrainSettings):
     def evaluates_after(self, epoch: int) -> bool:
         """Return whether an evaluation during training follows this epoch, not counting the final evaluation."""
         period = self.eval_period or self.checkpoint_period
-        enabled = self.training_mode == "traineval" or self.target_ap or self.patience or self.follows_ap
+        enabled = self.training_mode == "traineval" or self.target_ap or self.patience
         due = epoch in self.eval_epochs if self.eval_epochs else epoch % period == 0 and epoch >= self.eval_from
         return bool(self.evaluates and enabled and due)
-
-    @property
-    def follows_ap(self) -> bool:
-        """True if the learning rate is reduced where AP does not improve."""
-        return self.hparams.lr_decay_method == "plateau"
 
     @property
     def last_epoch(self) -> int:

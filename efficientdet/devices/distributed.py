@@ -1,18 +1,23 @@
-"""The processes of one training, and the only interface to Horovod."""
+"""The processes of one training, how a process joins the others, and the only interface to Horovod.
+
+Several processes join each other, over Horovod or JAX, or stop with an error; none trains on its own by mistake. A
+single process needs neither Horovod nor a launcher.
+"""
 
 import contextlib
 import faulthandler
 import os
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 STALL_SECONDS = 50.0
+BY_VARIABLES = "JAX_NUM_PROCESSES"
 WRITING_FACTOR = 20.0  # allowed time for writing, as a multiple of a step's
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
@@ -150,7 +155,73 @@ def ended_after(seconds: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def join_horovod(launcher: str, process_count: int, *, group_size: int) -> World:
+def join_world(
+    environment: Mapping[str, str] | None = None,
+    *,
+    group_size: int | None = None,
+    num_devices: int | None = None,
+    shard_state: bool = False,
+) -> World:
+    """Connect to the other processes of this job, if it was started with several.
+
+    Must be called before any tensor exists: a process uses the GPU of its local rank.
+
+    Raises:
+        InputError: the launcher started several processes that cannot connect, or the number of processes, or of
+            devices under JAX, is not divisible by `group_size`.
+    """
+    environment = os.environ if environment is None else environment
+    launcher, process_count = launched_by(environment)
+    if os.environ.get("KERAS_BACKEND") != "jax":
+        if launcher == BY_VARIABLES:
+            raise InputError(f"{launcher}={process_count}: expected KERAS_BACKEND=jax")
+        group_size = group_size or 1
+        _check_group_size(group_size, of=process_count, name="processes")
+        return World() if process_count == 1 else _join_horovod(launcher, process_count, group_size=group_size)
+    if process_count > 1:
+        join = load_plugin("efficientdet.processes", "jax")
+        world = join(launcher, process_count, environment, num_devices=num_devices)
+    else:
+        from efficientdet.devices.mesh import device_count
+
+        world = World(devices=device_count(num_devices))
+    devices = world.devices * world.size
+    group_size = group_size or devices
+    _check_group_size(group_size, of=devices, name="devices")
+    return replace(world, groups=devices // group_size, state_parts=devices if shard_state else 1)
+
+
+def _check_group_size(size: int, *, of: int, name: str) -> None:
+    if of % size:
+        raise InputError(f"--bn_group={size}: expected 1 or a divisor of the number of {name}, {of}")
+
+
+def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return (launcher, number of processes); ("", 1) for a single process.
+
+    Slurm counts as launcher only for a process of a step (srun): a batch script also has SLURM_NTASKS, but runs alone.
+    """
+    for launcher, variable in (
+        (BY_VARIABLES, "JAX_NUM_PROCESSES"),
+        ("horovodrun", "HOROVOD_SIZE"),
+        ("mpirun", "OMPI_COMM_WORLD_SIZE"),
+        ("mpirun", "PMI_SIZE"),
+        ("srun", "SLURM_STEP_NUM_TASKS"),
+    ):
+        count = environment.get(variable, "")
+        if count.isdigit() and int(count) > 1:
+            return launcher, int(count)
+    return "", 1
+
+
+def require_one_process(asked_by: str) -> None:
+    """Raise InputError if a launcher started several processes."""
+    launcher, count = launched_by(os.environ)
+    if count > 1:
+        raise InputError(f"{asked_by}: expected a single process; {launcher} started {count}")
+
+
+def _join_horovod(launcher: str, process_count: int, *, group_size: int) -> World:
     """Connect to the other processes over Horovod; see `join_world`."""
     try:
         import horovod.tensorflow as hvd
@@ -159,7 +230,6 @@ def join_horovod(launcher: str, process_count: int, *, group_size: int) -> World
             f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
             "bash scripts/install_horovod.sh"
         ) from error
-    _require_equal_groups(process_count, group_size)
     groups = [
         hvd.ProcessSet(range(first, first + group_size))
         for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)
@@ -181,36 +251,6 @@ def join_horovod(launcher: str, process_count: int, *, group_size: int) -> World
     )
 
 
-def _require_equal_groups(process_count: int, group_size: int) -> None:
-    """Raise InputError if this rank's groups differ from the first rank's: Horovod would abort after 30 seconds.
-
-    Only Gloo's launchers serve values before Horovod is initialized.
-    """
-    address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
-    if process_count < 4 or not address or not port:  # fewer form no groups
-        return
-    from horovod.runner.http.http_client import put_data_into_kvstore, read_data_from_kvstore
-
-    rank, ends = os.environ["HOROVOD_RANK"], time.monotonic() + STALL_SECONDS
-    if rank == "0":
-        put_data_into_kvstore(address, port, "bn_group", rank, group_size)
-        return
-    while True:
-        try:
-            first = read_data_from_kvstore(address, port, "bn_group", "0")
-        except RuntimeError:  # not yet there
-            if time.monotonic() > ends:
-                return
-            time.sleep(0.1)
-            continue
-        if first != group_size:
-            raise InputError(
-                f"the processes differ in --bn_group (process 0: {first}, process {rank}: {group_size}): expected the "
-                "same command in each"
-            )
-        return
-
-
 def _select_gpu(local_rank: int) -> None:
     import tensorflow as tf
 
@@ -227,10 +267,5 @@ def is_batch_statistic(name: str) -> bool:
 
 
 def average_over_ranks(world: World, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the mean of each array over ranks, bitwise equal on all; the arrays themselves with one rank."""
-    if world.size == 1 or not arrays:
-        return list(arrays)
-    packed = np.concatenate([np.asarray(array, np.float32).ravel() for array in arrays])
-    mean = np.asarray(world.sum([packed])[0]) / np.float32(world.size)
-    ends = np.cumsum([array.size for array in arrays])[:-1]
-    return [part.reshape(array.shape) for part, array in zip(np.split(mean, ends), arrays, strict=True)]
+    """Return the mean of each float32 array over ranks, bitwise equal on all."""
+    return [np.mean(each, axis=0) for each in zip(*world.gather(list(arrays)), strict=True)]

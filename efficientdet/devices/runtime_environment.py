@@ -1,9 +1,11 @@
-"""Process-wide settings of TensorFlow and of the C library's allocator. Imports nothing slow."""
+"""Process-wide settings of TensorFlow, of the C library's allocator and of signals. Imports nothing slow."""
 
+import contextlib
 import ctypes
 import gc
 import os
 import sys
+from collections.abc import Iterator
 
 from program_support.silenced_stderr import silenced_stderr
 
@@ -49,3 +51,28 @@ def keep_freed_memory() -> None:
     # One arena, because thread arenas return heaps regardless of the threshold, and no separate mappings.
     for parameter, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _STEP)):
         library.mallopt(parameter, value)
+
+
+class _SignalStack(ctypes.Structure):
+    """stack_t of signal.h."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextlib.contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """Restore this thread's signal stack after a block; does nothing on systems without signal stacks.
+
+    OpenVINO sets a signal stack in the thread that compiles a network and frees it with the network. Python's handlers
+    run on that stack, so the next Ctrl-C would cause a segmentation fault.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "sigaltstack"):
+        yield
+        return
+    previous = _SignalStack()
+    library.sigaltstack(None, ctypes.byref(previous))
+    try:
+        yield
+    finally:
+        library.sigaltstack(ctypes.byref(previous), None)

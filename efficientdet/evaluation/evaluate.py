@@ -10,8 +10,7 @@ from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.agreement import require_agreement
-from efficientdet.devices.distributed import World
-from efficientdet.devices.launchers import join_world
+from efficientdet.devices.distributed import World, join_world
 from efficientdet.devices.runtime import prepare_driver
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
 from efficientdet.evaluation.error_plots import error_plots

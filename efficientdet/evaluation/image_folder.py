@@ -20,7 +20,7 @@ from dataset.files.image_files import image_folder
 from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from efficientdet.checkpoints.description import Description
 from efficientdet.configuration.flag_paths import class_names_for, records_of
-from efficientdet.devices.launchers import launched_by
+from efficientdet.devices.distributed import launched_by
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import EvaluatedData
 from program_support.errors import InputError, printable

@@ -36,7 +36,7 @@ from program_support.errors import InputError, nearest_name
 
 SMALLEST_SIDE = 32  # pixels; backbones halve the resolution five times
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine", "plateau")
+SCHEDULES = ("cosine", "stepwise", "constant")
 _TILE_SIZES = f"0, a side such as 512, or WIDTHxHEIGHT, of {MIN_TILE} pixels or more"
 
 
@@ -102,9 +102,7 @@ class ScheduleHyperparameters:
     lr_warmup_least_steps: CountOrZero = 0  # minimum steps of warmup, for short epochs
     first_lr_drop_epoch: Positive = 200.0  # epoch of the first drop of stepwise
     second_lr_drop_epoch: Positive = 250.0  # epoch of the second drop of stepwise
-    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise and plateau
-    lr_patience: Count = 5  # evaluations without a higher AP from which plateau drops the learning rate, each time
-    flat_share: BelowOne = 0.75  # fraction of the epochs before the cosine of flat_cosine
+    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise
     lr_end_factor: Share = 0.0  # fraction of the peak learning rate at which cosines end
     num_epochs: Count = 300  # epochs of the schedule
 

@@ -15,9 +15,12 @@ class Removed(NamedTuple):
     idle: tuple = (None,)  # values without effect, such as the reference's defaults
 
 
+REMOVED_SCHEDULES = ("flat_cosine", "plateau")  # values of lr_decay_method in checkpoints of earlier versions
 REMOVED_FROM_ALL = {
     "mosaic_probability": Removed("it gained nothing (docs/measurements/accuracy.md)", (0, 0.0)),
     "mosaic_share": Removed("use copy_paste_share", (0.8,)),
+    "flat_share": Removed("lr_decay_method=flat_cosine gained nothing that was measured", (0.75,)),
+    "lr_patience": Removed("lr_decay_method=plateau gained nothing that was measured", (5,)),
     **dict.fromkeys(
         ("brightness", "contrast", "saturation", "hue"),
         Removed("color jitter gained nothing (docs/measurements/accuracy.md)", (0.0,)),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from efficientdet.devices.signal_stack import kept_signal_stack
+from efficientdet.devices.runtime_environment import kept_signal_stack
 from object_detection.structures import DETECTIONS, Detections, Tensor
 from program_support.errors import InputError, printable
 from program_support.processor import available_cores

@@ -3,9 +3,8 @@
 import keras
 
 from efficientdet.devices.distributed import World
-from efficientdet.optimization.optimizer import PackedOptimizer
+from efficientdet.optimization.optimizer import PackedOptimizer, WeightAverage
 from efficientdet.optimization.step import TrainStep
-from efficientdet.optimization.weight_average import WeightAverage
 from model.detection_model import DetectionModel
 from program_support.errors import InputError
 
@@ -35,7 +34,8 @@ def build_train_step(
       InputError: accumulation for a detector whose counts depend on its outputs: its loss normalizers are known only
           after the last part.
     """
-    if accumulate_steps > 1 and detector.learns_from_outputs and not _counts_objects_alone(detector):
+    counts_objects = type(detector).counts_of_objects is not DetectionModel.counts_of_objects
+    if accumulate_steps > 1 and detector.learns_from_outputs and not counts_objects:
         raise InputError(
             f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs"
         )
@@ -52,7 +52,3 @@ def build_train_step(
     return step_class(
         detector, optimizer, average, world=world or World(), parts=accumulate_steps, compiled=compiled, seed=seed
     )
-
-
-def _counts_objects_alone(detector: DetectionModel) -> bool:
-    return type(detector).counts_of_objects is not DetectionModel.counts_of_objects

@@ -1,9 +1,13 @@
-"""Optimizers over one vector of all trained weights: clipping, update rules and loss scaling as pure functions.
+"""Optimizers and the moving average over one vector of all weights, as pure functions.
+
+With small images the update of weights and averages, thousands of kernels of a few microseconds each, takes longer than
+the network. Packed, it is a few passes over one vector, and several processes sum their gradients in one message.
 
 An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The
 same code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.
 """
 
+import math
 from collections.abc import Sequence
 
 import keras
@@ -12,7 +16,6 @@ from keras import ops
 
 from efficientdet.families.hyperparameters import OptimizerHyperparameters
 from efficientdet.families.rate_factors import rate_factors
-from efficientdet.optimization.packing import Packing
 from model import tensorflow_cpu
 from model.detection_model import named_variables
 from object_detection.structures import Tensor
@@ -20,6 +23,36 @@ from program_support.errors import InputError
 
 State = dict[str, Tensor]
 _GROWTH_STEPS = 2000  # the loss scale doubles after this number without an overflow
+
+
+class Packing:
+    """Layout of tensors in a vector: one after the other in the order of `shapes`, in row-major order.
+
+    The vector ends with zeros where its size would not be divisible by `parts`.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], *, parts: int = 1):
+        self.shapes = [tuple(shape) for shape in shapes]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        self._padding = -sum(sizes) % parts
+        self.size = sum(sizes) + self._padding
+        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes) if self._padding else len(sizes) - 1)]
+
+    def pack(self, tensors: Sequence, dtype: str = "float32"):
+        """Return the tensors as one vector, [size]."""
+        padding = [ops.zeros(self._padding, dtype)] if self._padding else []
+        return ops.concatenate([*(ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors), *padding])
+
+    def unpack(self, vector) -> list:
+        """Return the tensors of a vector [size], with its dtype."""
+        # TensorFlow cannot split at an empty list of places. Padding is one part more.
+        parts = ops.split(vector, self._ends) if self._ends else [vector]
+        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=False)]
+
+    def arrays(self, vector) -> list[np.ndarray]:
+        """Return the tensors of a vector [size] as NumPy arrays, with one copy from the device."""
+        parts = np.split(np.asarray(vector), self._ends)
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)]
 
 
 class PackedOptimizer:
@@ -165,6 +198,45 @@ class Adam(PackedOptimizer):
         if self.reads_weights:
             change = change - learning_rate * self.weight_decay * weights
         return first, second, change
+
+
+class WeightAverage:
+    """Exponential moving average (EMA) of all weights, batch statistics included; published metrics are of the average.
+
+    average += (1 - d) (weight - average) after each applied step t.
+
+    d = min(decay, (1 + t) / (10 + t)). The average starts at the initial weights, whose influence vanishes within a few
+    dozen steps because d starts small.
+
+    parts: the size of the packed average is divisible by it.
+    """
+
+    def __init__(self, variables: list[keras.Variable], *, decay: float, parts: int = 1):
+        self.decay = decay
+        self.variables = variables
+        self.packing = Packing([variable.shape for variable in variables], parts=parts)
+        values = self.packing.pack([variable.value for variable in variables])
+        # A copy through NumPy: a keras.Variable may share memory with its initial value.
+        self.packed = keras.Variable(np.array(values), trainable=False, name="average")
+
+    @property
+    def averages(self) -> list:
+        """The average of each variable, float32."""
+        return self.packing.unpack(self.packed.value)
+
+    def update(self, step, *, applied=True):
+        """Update the average after step `step` (1 is the first) if `applied`; return the packed averages."""
+        values = [variable.value for variable in self.variables]
+        packed = self.updated(self.packed.value, values, step=step, applied=applied)
+        self.packed.assign(packed)
+        return packed
+
+    def updated(self, packed, values: list, *, step, applied=True):
+        """Return the packed averages after one more step, as a pure function."""
+        step = ops.cast(step, "float32")
+        share = 1.0 - ops.minimum(self.decay, (1.0 + step) / (10.0 + step))
+        # Selected, not multiplied by 0: a skipped step may leave NaN in the batch statistics.
+        return ops.where(applied, packed + share * (self.packing.pack(values) - packed), packed)
 
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:

@@ -14,9 +14,7 @@ class Schedule:
     factor of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
     - "cosine": e + (1 - e) (1 + cos(pi (s - W) / (T - W))) / 2 with e = end_factor; from T on e, where T exceeds W;
     - "stepwise": 1, and drop_factor times less from each of drop_steps on;
-    - "constant": 1;
-    - "plateau": 1; `Validation` reduces the learning rate where AP does not improve;
-    - "flat_cosine": 1 up to F = flat_share T, then as "cosine" from F to T.
+    - "constant": 1.
     """
 
     peak_learning_rate: float
@@ -26,7 +24,6 @@ class Schedule:
     method: str = "cosine"
     drop_steps: tuple[int, ...] = ()
     drop_factor: float = 0.1
-    flat_share: float = 0.75
     end_factor: float = 0.0
 
     @classmethod
@@ -45,7 +42,6 @@ class Schedule:
             total_steps=steps(hparams.num_epochs),
             method=hparams.lr_decay_method,
             drop_factor=hparams.lr_drop_factor,
-            flat_share=hparams.flat_share,
             end_factor=hparams.lr_end_factor,
             drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)),
         )
@@ -56,12 +52,8 @@ class Schedule:
             return self.warmup_init + step / self.warmup_steps * (self.peak_learning_rate - self.warmup_init)
         if self.method == "stepwise":
             return self.peak_learning_rate * self.drop_factor ** sum(step >= drop for drop in self.drop_steps)
-        if self.method in ("constant", "plateau"):
-            return self.peak_learning_rate
-        flat = 0 if self.method == "cosine" else int(self.flat_share * self.total_steps)
-        begin = max(self.warmup_steps, flat)
-        if self.total_steps <= begin or step < begin:
+        if self.method == "constant" or self.total_steps <= self.warmup_steps:
             return self.peak_learning_rate  # warm-up takes all steps: none are left for the decay
-        progress = min((step - begin) / (self.total_steps - begin), 1.0)
+        progress = min((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 1.0)
         rest = (1.0 - self.end_factor) * self.peak_learning_rate
         return self.end_factor * self.peak_learning_rate + 0.5 * rest * (1.0 + math.cos(math.pi * progress))

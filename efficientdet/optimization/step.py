@@ -18,8 +18,7 @@ from operator import add
 from keras import ops
 
 from efficientdet.devices.distributed import World
-from efficientdet.optimization.optimizer import PackedOptimizer, global_norm
-from efficientdet.optimization.weight_average import WeightAverage
+from efficientdet.optimization.optimizer import PackedOptimizer, WeightAverage, global_norm
 from model.detection_model import DetectionModel, losses
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Tensor

@@ -85,14 +85,6 @@ class TrainSettings(MachineOptions):
             "existing checkpoints aside; or the path of a checkpoint to resume from."
         ),
     ] = "auto"
-    on_nan: Annotated[
-        str,
-        one_of("stop", "rollback"),
-        Help(
-            "Action on a NaN or infinite loss: stop, or rollback to the last checkpoint and halve the learning "
-            "rate (at most 3 times)."
-        ),
-    ] = "stop"
     lr_per_64: Annotated[
         Positive | None,
         Help("Peak learning rate per 64 images of the global batch size, instead of --lr."),

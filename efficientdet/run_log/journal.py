@@ -1,4 +1,4 @@
-"""The log of a run: `time_log.txt` in dllogger's JSON stream format, curves, and lines on stdout.
+"""The log of a run: `time_log.txt` in dllogger's JSON stream format, lines on stdout, and times of activities.
 
 A line of the log is `DLLL ` and a JSON object with the strings timestamp (seconds since 1970), elapsedtime (seconds
 since the logger was created) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
@@ -9,14 +9,16 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 from program_support.errors import only_warning
 
 DEFAULT_FILE_NAME = "time_log.txt"
@@ -35,6 +37,9 @@ TRAINING_UNITS = {
 }
 SPEED = "examples/sec"
 INTERVAL_STEP = "PARAMETER"  # the step name of the reference's throughput lines
+_RECENT = 100  # spans; steps have two or three each
+_IN_STEPS = ("input", "compute", "compilation")
+_STALLED = 0.2  # share of the time
 _WARMUP_FRACTION = 0.1  # share of the intervals: they include compilation and cold caches
 
 Step = int | str | Sequence[int]
@@ -145,8 +150,6 @@ class Journal:
     def interval(self, interval: Interval) -> None:
         """Log the throughput of some steps; `finish` averages these."""
         steps = interval.last_step - interval.first_step
-        if steps < 1 or interval.seconds <= 0:
-            raise ValueError(f"{interval} has no steps or no duration")
         self._intervals.append(interval)
         images_per_second = interval.images / interval.seconds
         self._write(
@@ -284,3 +287,51 @@ def _readable(value, unit: str | None) -> str:
     form = ".0f" if unit == "s" and isinstance(value, float) and value >= 1e5 else ".5g"
     shown = f"{value:{form}}" if isinstance(value, float | np.floating) else str(value)
     return f"{shown} {unit}" if unit else shown
+
+
+def input_stall(share: float) -> str:
+    """Return a warning for a training that waits for its input for a large share of the time, else an empty string."""
+    if share < _STALLED:
+        return ""
+    return (
+        f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
+        "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)"
+    )
+
+
+class Stopwatch:
+    """Seconds by the name of an activity."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._totals: dict[str, float] = {}
+        self._spans: deque[tuple[str, float]] = deque(maxlen=_RECENT)
+
+    def now(self) -> float:
+        """Return the current time in seconds."""
+        return self._clock()
+
+    @contextlib.contextmanager
+    def measuring(self, name: str) -> Iterator[None]:
+        """Add the duration of the block to a name."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - start
+            self._totals[name] = self._totals.get(name, 0.0) + seconds
+            if name in _IN_STEPS:
+                self._spans.append((name, seconds))
+
+    def total(self, name: str) -> float:
+        """Return the seconds of a name since the start."""
+        return self._totals.get(name, 0.0)
+
+    def totals(self) -> dict[str, float]:
+        """Return seconds by name since the start."""
+        return dict(self._totals)
+
+    def recent_share(self, name: str) -> float:
+        """Return the share of a name, 0 .. 1, in the last hundred spans of steps, without the time between steps."""
+        everything = sum(seconds for _, seconds in self._spans)
+        return sum(seconds for span, seconds in self._spans if span == name) / everything if everything else 0.0

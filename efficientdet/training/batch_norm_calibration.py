@@ -17,7 +17,6 @@ import numpy as np
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import compiled
 from efficientdet.training.interruption import StopRequest
-from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 from model.batch_norm import BatchNormalization
 from model.detection_model import SEED_STATE, DetectionModel
@@ -98,18 +97,13 @@ class Calibration:
             seed.assign(value)
 
 
-class CalibrationOfAverages(Listener):
+class CalibrationOfAverages:
     """Calibration of the averaged weights before they are evaluated or written, once per step."""
 
     def __init__(self, run: Run, stop_request: StopRequest):
         self._run, self._stop_request = run, stop_request
         self._calibration = Calibration(run.state.detector, use_xla=run.runtime.use_xla)
-        self._version: tuple[int, int] | None = None
-
-    def epoch_finished(self, epoch: int) -> None:
-        """Calibrate if the averaged weights of the epoch are used."""
-        if self._run.uses_average(epoch):
-            self.calibrate()
+        self._step: int | None = None  # of the last calibration
 
     def calibrate(self) -> None:
         """Calibrate the averaged weights of the state."""
@@ -120,10 +114,10 @@ class CalibrationOfAverages(Listener):
             available=min(len(run.inputs.index), run.schedule_steps * run.global_batch_size),
             seen=state.progress.images_seen,
         )
-        if not images or self._version == state.version:
+        if not images or self._step == state.step:
             return
         batches = run.inputs.calibration_batches(batch_size, composes=run.composes_images)
         batches_of_images = self._stop_request.interruptible(islice(batches, images // batch_size))
         with run.stopwatch.measuring("calibration"):
             state.change_averages(lambda: self._calibration(batches_of_images))
-        self._version = state.version
+        self._step = state.step

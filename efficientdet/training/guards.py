@@ -1,9 +1,10 @@
-"""Checks that stop a training that cannot succeed and report the reason."""
+"""Checks that stop a training that cannot succeed and report the reason, and the lock of its folder."""
 
 import contextlib
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,9 @@ from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import is_out_of_memory, out_of_memory
 from efficientdet.devices.runtime import Runtime
+from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
+from program_support.file_lock import LockedError, held_lock
 
 IMAGES_TO_SEE_A_POSITIVE = 1000
 SKIPS_IN_A_ROW = 30  # each halves the loss scale: from 2^15 to nearly 0
@@ -22,12 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
-class NotFinite(InputError):
-    """A NaN or infinite loss, gradient, weight or moving average."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepFacts:
+class StepFacts(NamedTuple):
     """Facts about a step that messages report."""
 
     step: int
@@ -46,17 +44,17 @@ class StepGuard:
         self._global_batch_size, self._images, self._positives, self._skips = global_batch_size, 0, 0.0, 0
 
     def check(self, report: dict[str, float], facts: StepFacts) -> None:
-        """Raise NotFinite, or InputError if the first 1,000 images had no positive anchor."""
+        """Raise InputError for NaN or infinite numbers, or if the first 1,000 images had no positive anchor."""
         if not report["finite"]:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
-            raise NotFinite(
+            raise InputError(
                 f"the loss, a gradient, a weight or an average is not finite at {facts} ({terms}; gradient norm "
                 f"{report['gradient_norm']:.4g}, loss scale {report.get('loss_scale', 1.0):g}): lower --lr, "
-                "lengthen --warmup_epochs, use --precision=float32, or --on_nan=rollback"
+                "lengthen --warmup_epochs, or use --precision=float32"
             )
         self._skips = 0 if report["applied"] else self._skips + 1
         if self._skips >= SKIPS_IN_A_ROW:
-            raise NotFinite(
+            raise InputError(
                 f"gradients overflowed in {self._skips} consecutive steps, the last at {facts}: lower --lr, or use "
                 "--precision=float32"
             )
@@ -102,3 +100,34 @@ def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> I
                 "the same command resumes from the last checkpoint"
             ) from error
         raise
+
+
+@contextlib.contextmanager
+def sole_training(model_dir: str, world: World) -> Iterator[str]:
+    """Hold the lock of a model_dir during a block; yield a warning if the file system has no locks, else "".
+
+    The first rank holds it for all.
+
+    Raises:
+        InputError: on the first rank where another training holds it; the other ranks exit with the same code and
+            without a message.
+    """
+    with contextlib.ExitStack() as stack:
+        refused, warning = world.gather(_lock(Path(model_dir), stack) if world.is_first else None)[0]
+        if refused and not world.is_first:
+            raise SystemExit(USER_ERROR_EXIT_CODE)
+        if refused:
+            raise InputError(refused)
+        yield warning
+
+
+def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
+    """Acquire the lock until the stack is closed; return an error message and a warning, each "" if there is none."""
+    try:
+        locked = stack.enter_context(held_lock(folder / "lock"))
+    except LockedError as holder:
+        return (
+            f"{folder}: another training ({holder}) writes into this folder; wait until it ends or use another "
+            "--model_dir"
+        ), ""
+    return "", "" if locked else f"warning: {folder}: no file locks here: a second training in it would go undetected"

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from efficientdet.devices.distributed import World
-from efficientdet.training.listener import Listener
-from program_support.signals import Listener as SignalListener
-from program_support.signals import exit_code
+from program_support.signals import Listener
 
-INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: the state is saved; the same command resumes
 _SAME_REQUEST_SECONDS = 0.5  # a terminal and a launcher may both deliver the same Ctrl-C
 
 Item = TypeVar("Item")
@@ -25,7 +22,7 @@ class Interrupted(BaseException):
         self.signal = number
 
 
-class StopRequest(Listener):
+class StopRequest:
     """The stop request of this process; a context manager that handles signals while it is entered.
 
     The first signal is only recorded: within a step nothing can be saved, and all ranks must agree first. A single
@@ -57,7 +54,7 @@ class StopRequest(Listener):
         self.agreed = False  # whether the report of a step said on all ranks that one of them has a request
 
     def __enter__(self) -> "StopRequest":
-        self._listener = SignalListener(self._receive).start()
+        self._listener = Listener(self._receive).start()
         return self
 
     def __exit__(self, *_) -> None:
@@ -69,19 +66,15 @@ class StopRequest(Listener):
         """True once this process has received a stop signal."""
         return self._signal != 0
 
-    def steps_finished(self, epoch: int) -> None:
-        """Stop behind the checkpoint of the epoch's steps."""
+    def raise_if_agreed(self) -> None:
+        """Raise `Interrupted` if all ranks know of a stop request."""
         if self.agreed:
-            raise self.interrupted()
+            raise Interrupted(self._signal or signal.SIGTERM)
 
     def raise_if_requested(self) -> None:
         """Raise `Interrupted` on every rank if any rank received a stop request; all ranks must call it."""
-        if any(self._world.gather(self.requested)):
-            raise self.interrupted()
-
-    def interrupted(self) -> Interrupted:
-        """Return the exception that ends this rank, whichever rank received the request."""
-        return Interrupted(self._signal or signal.SIGTERM)
+        self.agreed = self.agreed or any(self._world.gather(self.requested))
+        self.raise_if_agreed()
 
     def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items up to a stop request, then call `raise_if_requested`, which synchronizes all ranks."""

@@ -1,19 +1,150 @@
-"""One training: its configuration, inputs, state and schedule, and where it is in them."""
+"""One training: its configuration, inputs, state and schedule, where it is in them, and its checkpoints."""
 
 import math
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
-from efficientdet.checkpoints.checkpoint import Description
+import keras
+import numpy as np
+
+from dataset.input.decoded_cache import DecodedCache
+from dataset.input.input_config import InputConfig
+from dataset.input.labeled_tiles import tiles_per_epoch
+from dataset.input.order import epoch_length, repeat_factors
+from dataset.input.pipeline import training_dataset
+from dataset.input.record_batches import RecordBatches
+from dataset.input.tiling import Tiling
+from dataset.records.labeled_records import labeled_records
+from dataset.records.record_index import RecordIndex, index_records
+from dataset.records.verify import verify_records
+from efficientdet.checkpoints.checkpoint import write_arrays
+from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, store_thresholds
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices.agreement import require_agreement
+from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
-from efficientdet.devices.runtime import Runtime
+from efficientdet.devices.runtime import Runtime, accelerator_count
+from efficientdet.families.inputs import input_config
 from efficientdet.optimization.schedule import Schedule
-from efficientdet.run_log.journal import Journal
-from efficientdet.run_log.stopwatch import Stopwatch
-from efficientdet.training.inputs import TrainingInputs
-from efficientdet.training.start import starting_state
+from efficientdet.run_log.journal import Journal, Stopwatch
+from efficientdet.training.state import starting_state
 from model.detection_model import named_variables
+from object_detection.structures import Batch
+from program_support.processor import available_cores
+
+# Paths on the machine of a process; options: those that set the other fields, with these paths
+OWN_SETTINGS = ("records", "val_records", "model_dir", "options")
+SAVED_MODEL = "emackpt-final"  # folder
+_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
+
+
+class TrainingInputs:
+    """The records of a training, and the batches of this rank."""
+
+    def __init__(self, config: TrainingConfig, runtime: Runtime, world: World, *, log: Callable[[str], None]):
+        """Find and, if requested, verify the records.
+
+        Raises:
+            InputError: a record cannot be used, or the processes have different records.
+        """
+        self._config, self._runtime, self._world = config, runtime, world
+        self.index = verify_records(
+            index_records(config.records),
+            when=config.verify_records,
+            max_bad_fraction=config.max_bad_fraction,
+            log=log,
+            category_ids=config.class_names.category_ids,
+        )
+        require_agreement(config, world, rank_fields=OWN_SETTINGS, index=self.index)
+        self._factors = _repeat_factors(config, self.index, log=log)
+        self._cache = DecodedCache(log=log) if config.cache == "decoded" else None
+        self._calibration: dict[bool, RecordBatches] = {}
+
+    @cached_property
+    def validation_index(self) -> RecordIndex:
+        """The validation records."""
+        return index_records(self._config.val_records)
+
+    @property
+    def evaluated_images(self) -> int:
+        """Number of images of an evaluation; 0 where the training has none."""
+        if not self._config.evaluates:
+            return 0
+        return min(self._config.eval_samples or len(self.validation_index), len(self.validation_index))
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Number of images or tiles of an epoch, with those that --balance repeats."""
+        records = len(self.index) if self._factors is None else epoch_length(self._factors)
+        return self._config.num_examples_per_epoch or records
+
+    def config(self, batch_size: int, *, composes: bool = True) -> InputConfig:
+        """Return the configuration of the input pipeline; `composes`: with images composed of several, if any are."""
+        config, local_size = self._config, self._world.local_size
+        # The ranks of a machine share its cores, unless the launcher has bound each to its own.
+        cores = min(available_cores(), (os.cpu_count() or 4) // local_size)
+        spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
+        threads = max(2, cores - spare) if spare or local_size > 1 else 0
+        inputs = input_config(
+            config.hparams,
+            class_names=config.class_names,
+            batch_size=batch_size,
+            seed=config.seed,
+            pad_to_batch_maximum=not self._runtime.use_xla and keras.backend.backend() == "tensorflow",
+            use_fake_data=config.use_fake_data,
+            num_threads=threads if config.enable_map_parallelization else 1,
+        )
+        return inputs if composes else replace(inputs, composition=None)
+
+    def batches(self, batch_size: int, *, first_position: int, composes: bool) -> Iterator[Batch]:
+        """Return the batches of this rank from an image of the stream on."""
+        world = self._world
+        batches = self._dataset(
+            self.config(batch_size, composes=composes),
+            first_position=first_position,
+            rank=world.rank,
+            world_size=world.size,
+        )
+        return device_prefetch(iter(batches), devices=world.devices, processes=world.size)
+
+    def calibration_batches(self, batch_size: int, *, composes: bool) -> RecordBatches:
+        """Return the batches of the stream from its beginning, on all ranks the same, always of the first size."""
+        if composes not in self._calibration:  # a pipeline that is made again is traced again
+            inputs = replace(self.config(batch_size, composes=composes), use_fake_data=False)
+            self._calibration[composes] = self._dataset(inputs)
+        return self._calibration[composes]
+
+    def _dataset(self, inputs: InputConfig, **place: int) -> RecordBatches:
+        return training_dataset(self.index, inputs, cache=self._cache, factors=self._factors, **place)
+
+
+def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, log: Callable[[str], None]) -> np.ndarray | None:
+    """Return how often an epoch shows each record, or tiles of it; None if each once."""
+    tiling = Tiling.of_hyperparameters(vars(config.hparams))
+    if config.balance == "none" and tiling is None:
+        return None
+    images, factors = labeled_records(index, config.class_names), None
+    if config.balance != "none":
+        factors = repeat_factors(images, config.balance_threshold)
+        log(
+            f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(images)} images are repeated within an epoch, up "
+            f"to {factors.max():.1f} times; {epoch_length(factors)} images per epoch"
+        )
+        if factors.max() == 1.0:
+            log("warning: every class is in a larger share of the images than --balance_threshold")
+            factors = None
+    if tiling is None:
+        return factors
+    tiles = tiles_per_epoch(images, tiling)
+    height, width = tiling.size
+    log(f"an epoch has {int(tiles.sum())} tiles of {width}x{height} pixels, of {len(images)} images")
+    return tiles if factors is None else tiles * factors
 
 
 class Run:
@@ -26,6 +157,7 @@ class Run:
         description, store: what checkpoints state, and where they are.
         begun: clock time when the records were found.
         first_step: the step after which this process starts.
+        saved_step: the step of the last checkpoint.
     """
 
     def __init__(
@@ -70,8 +202,11 @@ class Run:
             global_batch_size=self.global_batch_size,
             log=journal.print,
         )
-        self.first_step = self.state.step
+        self.first_step = self.saved_step = self.state.step
+        self._saved_at = time.monotonic()
         self._clock_zero: float | None = None  # clock time at which the training would have started in one process
+
+    # --- where it is
 
     @property
     def seconds(self) -> float:
@@ -84,18 +219,41 @@ class Run:
         seconds = sum(self.stopwatch.total(name) for name in ("input", "compute", "compilation"))
         return (self.state.step - self.first_step) * self.global_batch_size / max(seconds, 1e-9)
 
-    def start(self, *, evaluated_images: int) -> None:
+    def start(self) -> None:
         """Log the start, and start the clock, which continues from the last checkpoint of an earlier process."""
         self.journal.event(
             "run_started",
             schedule=self.schedule,
             global_batch_size=self.global_batch_size,
             images=len(self.inputs.index),
-            evaluated_images=evaluated_images,
+            evaluated_images=self.inputs.evaluated_images,
             images_of_batch_statistics=self.batch_size * self.world.sharing_statistics,
             weight_names=list(named_variables(self.state.detector.network)),
         )
         self._clock_zero = self.stopwatch.now() - self.state.progress.seconds
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts for the log and the report."""
+        config, trained = self.config, self.state.detector.network.trainable_variables
+        return {
+            "model": config.hparams.name,
+            "image_size": config.hparams.input_size,
+            "classes": len(config.class_names),
+            "trainable_parameters": sum(math.prod(variable.shape) for variable in trained),
+            "records": len(self.inputs.index),
+            "batch_size": config.batch_size,
+            "accumulate_steps": config.accumulate_steps,
+            "ranks": self.world.size,
+            "steps_per_epoch": self.steps_per_epoch,
+            "epochs": config.last_epoch,
+            "peak_learning_rate": self.schedule.peak_learning_rate,
+            "precision": self.runtime.precision,
+            "use_xla": self.runtime.use_xla,
+            "backend": keras.backend.backend(),
+            "seed": config.seed,
+            "deterministic": config.deterministic,
+        }
 
     @property
     def batch_size(self) -> int:
@@ -147,6 +305,82 @@ class Run:
     def uses_average(self, epoch: int) -> bool:
         """Return whether averaged weights are evaluated or written after this epoch."""
         return self.config.evaluates_after(epoch) or self.ends_period(epoch)
+
+    @property
+    def target_reached(self) -> bool:
+        """True if the best AP reaches --target_ap."""
+        return 0 < self.config.target_ap <= self.state.progress.best_ap
+
+    @property
+    def time_to_target(self) -> float | None:
+        """Minutes of training until the end of the evaluation that reached --target_ap; None if none has reached it."""
+        return self.state.progress.best_seconds / 60 if self.target_reached else None
+
+    @property
+    def reason_to_stop(self) -> str:
+        """The reason to stop before the end of the schedule: --target_ap or --patience; empty without one."""
+        config, progress = self.config, self.state.progress
+        if config.evaluates and self.target_reached:
+            return (
+                f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {self.epoch}, "
+                f"time to target {self.time_to_target:.2f} minutes"
+            )
+        if config.evaluates and 0 < config.patience <= progress.evaluations_since_best:
+            return f"AP has not improved in {config.patience} evaluations: stopping after epoch {self.epoch}"
+        return ""
+
+    # --- checkpoints: all ranks call these methods together, the first one writes
+
+    def save(self) -> None:
+        """Save the state that a resumed training needs."""
+        self._write(self.store.save)
+        self.saved_step, self._saved_at = self.state.step, time.monotonic()
+
+    def save_if_changed(self) -> None:
+        """Save if steps were done since the last checkpoint."""
+        if self.saved_step != self.state.step:
+            self.save()
+
+    def save_unfinished(self, epoch: int) -> None:
+        """Save, before calibration and evaluation, a checkpoint that names the epoch as unfinished."""
+        self.state.average_batch_statistics()
+        self.state.progress.unfinished_epoch = epoch
+        if self.uses_average(epoch):
+            self.save()
+
+    def save_finished(self, epoch: int) -> None:
+        """Write the averaged weights of a period, and a checkpoint that names no unfinished epoch."""
+        if self.ends_period(epoch) and self.state.average is not None and self.world.is_first:
+            write_arrays(
+                str(Path(self.config.model_dir, "ema_weights", f"emackpt-{epoch}")),
+                self.state.averages_by_name(),
+                self.state.description(self.description, weights="averaged"),
+            )
+        self.state.progress.unfinished_epoch = 0
+        since_save = self.world.gather(time.monotonic() - self._saved_at)[0]  # all ranks go by the clock of the first
+        if self.uses_average(epoch) or self.config.checkpoint_steps or since_save > _SECONDS_BETWEEN_EPOCH_SAVES:
+            self.save()
+
+    def save_final(self) -> None:
+        """Write the final state as ckpt-final, beside the checkpoints for resuming."""
+        self._write(partial(write_arrays, str(Path(self.config.model_dir, "ckpt-final"))))
+
+    def store_thresholds(self) -> None:
+        """Write the score thresholds of the last evaluation beside the final weights, which were saved before it."""
+        folder = Path(self.config.model_dir)
+        if self.world.is_first:
+            store_thresholds(folder / "ckpt-final", self.state.score_thresholds)
+            if (exported := folder / SAVED_MODEL / DESCRIPTION_FILE).exists():
+                self.state.description(self.description, weights="averaged").write(exported)
+
+    def _write(self, write: Callable[[dict, Description], object]) -> None:
+        """Write the state in the first rank; the other ranks wait for it."""
+        self.state.progress.seconds = self.seconds
+        with self.stopwatch.measuring("checkpoints"):
+            arrays = self.state.arrays()
+            if self.world.is_first:
+                write(arrays, self.state.description(self.description, weights="raw and averaged"))
+            self.world.barrier()
 
 
 def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, log: Callable[[str], None]) -> float:

@@ -1,13 +1,15 @@
 """Settings that are decided when a training starts: conventions (see `Family`), suggestions and batch sizes."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes, writing_order
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.pretrained_weights import read_source
+from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World
@@ -44,12 +46,24 @@ def with_conventions_of_start(config: TrainingConfig, *, log: Log) -> TrainingCo
     Raises:
         InputError: --hparams has other values, unless --override_checkpoint is set.
     """
-    config = _with_named_backbone(config)
-    if line := stated_classes(config.hparams.num_classes, config.class_names):
+    hparams, family, given = config.hparams, config.hparams.family, config.hparams_given
+    if config.backbone_init == PRETRAINED_BACKBONE:
+        if (file := family.imagenet_backbone(hparams)) is None:
+            raise InputError(
+                f"--backbone_init={PRETRAINED_BACKBONE}: no backbone is published for {hparams.model_name}"
+            )
+        config = dataclasses.replace(config, backbone_init=file)
+    if line := stated_classes(hparams.num_classes, config.class_names):
         log(line)
-    prefix, known, is_stated = _conventions_of_start(config)
-    given = config.hparams_given
-    config = _with_conventions(config, known, prefix=prefix, given=given, is_stated=is_stated, log=log)
+    if (path := config.pretrained_ckpt or config.backbone_init) is None:
+        return config
+    source, values = read_source(path), {key: getattr(hparams, key, None) for key in given}
+    if config.pretrained_ckpt:
+        known = source.fixed_settings(hparams, values)
+    else:
+        known = _only(source.conventions(family, values), family.backbone_conventions)
+    trained = "was trained with" if source.description else "was trained, as far as its arrays show, with"
+    config = _with_conventions(config, known, prefix=source.prefix, given=given, trained=trained, log=log)
     return dataclasses.replace(config, hparams_given=given.union(known))
 
 
@@ -58,21 +72,28 @@ def with_conventions_of_resumed(config: TrainingConfig, *, given: frozenset[str]
 
     `given`: the keys in --hparams; with other values for them than the checkpoint's, as `with_conventions_of_start`.
     """
-    if (resumed := _resumed(config)) is None:
+    if config.benchmark or config.resume == "never":
         return config
-    known = _only(resumed[1], config.hparams.family.conventions)
-    return _with_conventions(config, known, prefix=resumed[0], given=given, is_stated=True, log=log)
+    bundles = CheckpointStore(config.model_dir).prefixes()
+    if config.resume != "auto":
+        bundles = [Path(checkpoint_prefix(config.resume))]
+    for prefix in map(str, bundles):
+        with contextlib.suppress(InputError):  # damaged; reading it as a checkpoint reports the error
+            if description := read_description(prefix):
+                known = _only(description.hparams, config.hparams.family.conventions)
+                break
+    else:
+        return config
+    return _with_conventions(config, known, prefix=prefix, given=given, trained="was trained with", log=log)
 
 
 def _with_conventions(
-    config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], is_stated: bool, log: Log
+    config: TrainingConfig, known: dict[str, Any], *, prefix: str, given: frozenset[str], trained: str, log: Log
 ) -> TrainingConfig:
     """Return the configuration with the known conventions, except given ones.
 
-    `is_stated`: whether the checkpoint states them; else they are inferred.
-
     Raises:
-        InputError: for others.
+        InputError: given ones differ.
     """
     chosen = {key: value for key, value in known.items() if key in given}
     taken = {key: value for key, value in known.items() if key not in given}
@@ -81,7 +102,6 @@ def _with_conventions(
         log(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
     of_checkpoint = with_overrides(hparams, chosen)
     if other := _differences(of_checkpoint, hparams, chosen):
-        trained = "was trained with" if is_stated else "was trained, as far as its arrays show, with"
         refused = [key for key in other if key not in config.hparams.family.adaptable_conventions]
         if refused and not config.override_checkpoint:
             raise InputError(
@@ -91,51 +111,6 @@ def _with_conventions(
             )
         log(f"warning: {prefix} {trained} {_shown(of_checkpoint, other)}; --hparams sets {_shown(hparams, other)}")
     return dataclasses.replace(config, hparams=hparams)
-
-
-def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
-    if config.backbone_init != PRETRAINED_BACKBONE:
-        return config
-    if (file := config.hparams.family.imagenet_backbone(config.hparams)) is None:
-        raise InputError(
-            f"--backbone_init={PRETRAINED_BACKBONE}: no backbone is published for {config.hparams.model_name}"
-        )
-    return dataclasses.replace(config, backbone_init=file)
-
-
-def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any], bool]:
-    """Return the checkpoint's prefix, its hyperparameters that are conventions, and whether it states them."""
-    path = config.pretrained_ckpt or config.backbone_init
-    if path is None:
-        return "", {}, False
-    source, family = read_source(path), config.hparams.family
-    given = {key: getattr(config.hparams, key, None) for key in config.hparams_given}
-    if config.pretrained_ckpt:
-        known = source.fixed_settings(config.hparams, given)
-    else:
-        known = _only(source.conventions(family, given), family.backbone_conventions)
-    return source.prefix, known, source.description is not None
-
-
-def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
-    """Return prefix and hyperparameters of the newest checkpoint in model_dir with a readable description.
-
-    All checkpoints in model_dir are of one training.
-    """
-    if config.benchmark or config.resume == "never":
-        return None
-    if config.resume != "auto":
-        bundles = [Path(checkpoint_prefix(config.resume))]
-    else:
-        bundles = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
-    for prefix in map(str, bundles):
-        try:
-            description = read_description(prefix)
-        except InputError:
-            continue  # damaged; reading it as a checkpoint reports the error
-        if description is not None:
-            return prefix, description.hparams
-    return None
 
 
 def _only(hparams: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

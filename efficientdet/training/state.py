@@ -1,6 +1,7 @@
-"""Mutable state of a training, and its conversion to and from named arrays."""
+"""State of a training: its start from random weights, a file or a checkpoint, and its named arrays."""
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -8,15 +9,26 @@ from typing import Any
 import keras
 import numpy as np
 
-from efficientdet.checkpoints.description import Description
-from efficientdet.checkpoints.training_progress import TrainingProgress
+from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
+from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
+from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
+from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
-from efficientdet.optimization.optimizer import PackedOptimizer
-from efficientdet.optimization.packing import Packing
-from efficientdet.optimization.weight_average import WeightAverage
+from efficientdet.families.registry import build_detector
+from efficientdet.optimization.optimizer import (
+    PackedOptimizer,
+    Packing,
+    WeightAverage,
+    build_optimizer,
+    weights_rate_factors,
+)
+from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import SEED_STATE, DetectionModel, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
+from model.weight_decay import decaying_weights
 from program_support.errors import InputError
+
+Log = Callable[[str], None]
 
 
 @dataclass
@@ -30,11 +42,6 @@ class TrainingState:
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured with the averaged weights
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Numbers of steps and rollbacks done, which differ if the weights differ."""
-        return self.step, self.progress.rollbacks
 
     @contextlib.contextmanager
     def averaged_weights(self):
@@ -94,14 +101,13 @@ class TrainingState:
         of_rank = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
 
         def read(name, shape):
-            if name not in of_rank or tuple(of_rank[name].shape) != tuple(shape):
-                problem = (
-                    f"has shape {of_rank[name].shape}, expected {tuple(shape)}" if name in of_rank else "is missing"
-                )
+            array = of_rank.get(name)
+            if array is None or array.shape != tuple(shape):
+                problem = "is missing" if array is None else f"has shape {array.shape}, expected {tuple(shape)}"
                 raise InputError(
                     f"{prefix}: {name} {problem}; the checkpoint is of another training; use another --model_dir"
                 )
-            return of_rank[name]
+            return array
 
         for name, variable in self._variables().items():
             variable.assign(read(name, variable.shape))
@@ -184,3 +190,154 @@ def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) 
         same = world.replicas == saved_by
         of_rank[name] = versions[world.rank % saved_by] if same else np.stack(versions).mean(0, dtype=np.float32)
     return of_rank
+
+
+def starting_state(
+    config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int, log: Log
+) -> TrainingState:
+    """Return a state with random weights, weights of a file or a resumed checkpoint; the same on all ranks."""
+    state = initial_state(config, precision=precision, world=world, log=log)
+    state.broadcast()
+    _resume(state, config, store=store, global_batch_size=global_batch_size, log=log)
+    state.progress.global_batch_size, state.progress.ranks = global_batch_size, world.replicas
+    _warn_of_frozen_random_weights(state, config, log=log)
+    return state
+
+
+def initial_state(config: TrainingConfig, *, precision: str, world: World, log: Log) -> TrainingState:
+    """Return detector, optimizer and moving average before the first step."""
+    init, family = config.backbone_init, config.hparams.family
+    detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision)
+    lines: list[str] = []
+    if init:
+        lines += load_backbone(detector.network, read_source(init), family=family)
+    if config.pretrained_ckpt:
+        lines += load_matching_weights(
+            detector.network,
+            read_source(config.pretrained_ckpt),
+            family=family,
+            class_names=config.class_names,
+            aliases=config.class_aliases,
+        )
+    for line in lines:
+        log(line)
+    if expression := config.hparams.var_freeze_expr:
+        _freeze(detector, expression, log=log)
+    if world.groups > 1:
+        divide_statistics(detector.network, world.groups)
+    elif world.group_size > 1:
+        join_statistics(detector.network, world.mean_of_group)
+    decay, parts = config.hparams.moving_average_decay, world.state_parts
+    variables = list(named_variables(detector.network).values())
+    average = WeightAverage(variables, decay=decay, parts=parts) if decay else None
+    optimizer = build_optimizer(config.hparams, precision=precision)
+    optimizer.build(
+        detector.network.trainable_variables,
+        weights_rate_factors(config.hparams, detector.network),
+        decaying_weights(detector.network, config.hparams.decayed_weights),
+        parts=parts,
+    )
+    return TrainingState(detector, optimizer, average, world=world)
+
+
+def _resume(
+    state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, log: Log
+) -> None:
+    """Resume as `--resume` specifies: from the newest intact checkpoint in the store, from a named one, or not at all.
+
+    With another batch size or number of ranks the number of images seen is kept; the step is computed from it.
+
+    Raises:
+        InputError: the checkpoint belongs to another training, or the ranks see different folders.
+    """
+    if config.benchmark:
+        return
+    source = None
+    if config.resume == "auto":
+        source = store.newest(log=log)
+    elif config.resume != "never":
+        source = read_checkpoint(config.resume)
+    elif state.world.is_first and (subfolder := store.move_to_subfolder()):
+        log(f"starts from scratch; the earlier checkpoints were moved to {subfolder}")
+    if source is not None:
+        if source.class_names != config.class_names:
+            raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
+        assert source.description is not None  # every training checkpoint has one, see `read_checkpoint`
+        state.restore(source.arrays, source.description.run, prefix=source.prefix)
+        stored = source.description.score_thresholds
+        of_weights = ("miss_rate", SCORE_CALIBRATION)  # hold for the weights that they were measured with
+        state.score_thresholds = {kind: value for kind, value in stored.items() if kind not in of_weights}
+        _adapt_progress(state, prefix=source.prefix, global_batch_size=global_batch_size, log=log)
+    steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
+    if len(set(steps)) > 1:
+        raise InputError(
+            f"{config.model_dir}: the ranks found checkpoints of different steps ({', '.join(map(str, steps[:8]))}); "
+            "expected a folder shared by all machines"
+        )
+
+
+def _adapt_progress(state: TrainingState, *, prefix: str, global_batch_size: int, log: Log) -> None:
+    """Log a resumed state, and adapt its step to the global batch size."""
+    progress = state.progress
+    log(f"resumes from {prefix} after step {state.step}, {progress.images_seen} images")
+    if progress.global_batch_size != global_batch_size:
+        state.step = progress.images_seen // global_batch_size
+        progress.planned_seconds, progress.planned_end = 0.0, 0  # counted in steps of another batch size
+        log(
+            f"global batch size changed from {progress.global_batch_size} to {global_batch_size}: "
+            f"{progress.images_seen} images seen correspond to step {state.step}"
+        )
+    if progress.ranks != state.world.replicas:
+        log(
+            f"{state.world.size} processes resume a training of {progress.ranks}; "
+            "batch statistics are averaged over them"
+        )
+
+
+def _freeze(detector: DetectionModel, expression: str, *, log: Log) -> None:
+    """Freeze weights whose name begins with the expression: they are neither trained nor decayed.
+
+    The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained
+    on other features than the saved ones.
+    """
+    variables = named_variables(detector.network)
+    frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
+    if not frozen:
+        raise InputError(
+            f"hparam var_freeze_expr is {expression!r}: matches no weight; expected the beginning of a name such "
+            f"as {next(iter(variables))}"
+        )
+    for variable in frozen:
+        variable.trainable = False
+    still = [
+        layer
+        for layer in detector.network.layers
+        if isinstance(layer, BatchNormalization) and layer.trainable and not layer.trainable_weights
+    ]
+    for layer in still:
+        layer.trainable = False
+    trainable = len(detector.network.trainable_variables)
+    if not trainable:
+        raise InputError(
+            f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable"
+        )
+    log(
+        f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; "
+        f"{trainable} are trainable"
+    )
+
+
+def _warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, log: Log) -> None:
+    """Warn if convolutions with random weights are frozen."""
+    if state.step or config.pretrained_ckpt or config.backbone_init:
+        return
+    frozen = [
+        name
+        for name, variable in named_variables(state.detector.network).items()
+        if name.endswith("kernel") and not variable.trainable
+    ]
+    if frozen:
+        log(
+            f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected "
+            f"--backbone_init={PRETRAINED_BACKBONE}, --pretrained_ckpt, or --hparams that leave them trainable"
+        )

@@ -5,7 +5,6 @@ decays faster or more slowly. The plan is a part of `TrainingProgress` and there
 training that is killed and resumed continues with the same learning rates.
 """
 
-from efficientdet.training.listener import Listener
 from efficientdet.training.run import Run
 
 _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
@@ -13,19 +12,15 @@ _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
-class TimeBudget(Listener):
+class TimeBudget:
     """Planner of a run with --max_minutes; without the flag it changes nothing. All ranks call it together."""
 
-    def __init__(self, run: Run, *, evaluated_images: int):
-        """Prepare the planning; evaluated_images: the number of images of an evaluation."""
-        self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
+    def __init__(self, run: Run):
+        """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
+        self._run, self._first_epoch, progress = run, run.epoch, run.state.progress
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
         self._logged_end, self._logged_seconds = 0, 0.0  # the end of the last logged plan, in steps, and its time
-
-    def training_started(self) -> None:
-        """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
         self._last = self._spent()
-        run, progress = self._run, self._run.state.progress
         if progress.planned_seconds == self._seconds:
             return
         step, position = run.state.step, run.schedule_position(run.state.step)
@@ -39,7 +34,7 @@ class TimeBudget(Listener):
                 "epochs left"
             )
 
-    def steps_finished(self, epoch: int) -> None:
+    def plan(self) -> None:
         """Decide and log how many epochs follow, after the steps of an epoch and before its evaluation."""
         run, progress = self._run, self._run.state.progress
         if not self._seconds or run.state.step >= run.last_step:
@@ -66,10 +61,8 @@ class TimeBudget(Listener):
         needed = evaluation * config.evaluates_after(run.epoch)
         for epoch in range(run.epoch + 1, config.last_epoch + 1):
             needed += run.steps_per_epoch * seconds_per_step + evaluation * config.evaluates_after(epoch)
-            final_evaluation = (
-                0.0 if config.evaluates_after(epoch) else evaluation
-            )  # the last epoch is always evaluated
-            if needed + final_evaluation > seconds:
+            final = 0.0 if config.evaluates_after(epoch) else evaluation  # the last epoch is always evaluated
+            if needed + final > seconds:
                 return epoch - 1 - run.epoch
         return max(config.last_epoch - run.epoch, 0)
 
@@ -87,7 +80,7 @@ class TimeBudget(Listener):
         done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
         if done:
             return (run.stopwatch.total("evaluation") + run.stopwatch.total("calibration")) / done
-        return 2 * self._evaluated_images / run.global_batch_size * seconds_per_step
+        return 2 * run.inputs.evaluated_images / run.global_batch_size * seconds_per_step
 
     def _spent(self) -> tuple[float, int]:
         """Return the seconds and number of this process's steps without the first one, which includes the compilation.

@@ -35,9 +35,9 @@ from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.open_images_classes import describes_classes, selected_classes
 from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed, shown
-from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
+from program_support.signals import DeferredSignals
 
 # Number of images of V6 with a box of MLPerf's 264 classes.
 EXPECTED_IMAGES = {"mlperf-train": 1_170_301, "mlperf-validation": 24_781}

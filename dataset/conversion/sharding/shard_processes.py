@@ -19,10 +19,10 @@ from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shard_cluster import convert_on_cluster
 from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
 from dataset.conversion.sharding.shard_task import ShardTask
-from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.ray_tasks import LOCAL
+from program_support.signals import DeferredSignals
 from program_support.silenced_stderr import silenced_stderr
 
 _POLL_SECONDS = 0.2

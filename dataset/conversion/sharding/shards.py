@@ -50,9 +50,9 @@ from dataset.files.pixel_values import ValueRange, value_range_for
 from dataset.files.remote_images import read_ahead, remote_listing
 from program_support.atomic_files import write_text
 from program_support.claimed_outputs import claimed_outputs
-from program_support.deferred_signals import DeferredSignals
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
+from program_support.signals import DeferredSignals
 
 CONVERTER_VERSION = 5  # incremented when the same input gives different records
 _MOST_READ = 1000  # images of which the range is found, evenly spaced

@@ -12,7 +12,7 @@ import numpy as np
 
 from dataset.files.xml_files import parse_xml
 from dataset.records.record_fields import message_fields
-from efficientdet.devices.signal_stack import kept_signal_stack
+from efficientdet.devices.runtime_environment import kept_signal_stack
 from efficientdet.exports.export_format import NetworkInputs, Runs
 from efficientdet.exports.exported_file import ExportedFile, detect_with_postprocessing, file_content
 from efficientdet.exports.metadata import NAMES, ArtifactMetadata

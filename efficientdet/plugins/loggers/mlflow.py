@@ -2,7 +2,7 @@
 
 import os
 
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 from program_support.errors import InputError
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from efficientdet.devices.peers import MOST_BYTES, Peers, message, one_line, send
+from efficientdet.plugins.jax_processes.peers import MOST_BYTES, Peers, message, one_line, send
 from program_support.errors import InputError
 
 _SECONDS_BETWEEN_ATTEMPTS = 0.2

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 
 from efficientdet.configuration.flag_paths import writable_file
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 from program_support.errors import InputError
 
 

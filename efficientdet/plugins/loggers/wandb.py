@@ -1,6 +1,6 @@
 """Weights & Biases; WANDB_MODE=offline writes only into the folder of the training."""
 
-from efficientdet.run_log.logger import Logger
+from efficientdet.run_log.loggers import Logger
 from program_support.errors import InputError
 
 
@@ -19,7 +19,7 @@ class WeightsAndBiases(Logger):
             )
         except wandb.Error as error:
             raise InputError(f"--loggers=wandb: {' '.join(str(error).split())}") from error
-        # wandb's own step must increase: it would drop steps that a training repeats after a rollback.
+        # wandb's own step must increase: it would drop steps that a training repeats after it was killed.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
