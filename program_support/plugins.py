@@ -9,6 +9,15 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.label_formats": {
+        "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
+        "labelme": "efficientdet.plugins.label_formats.formats:LABELME",
+        "label_studio": "efficientdet.plugins.label_formats.formats:LABEL_STUDIO",
+        "frigate": "efficientdet.plugins.label_formats.formats:FRIGATE",
+        "fiftyone": "efficientdet.plugins.label_formats.formats:FIFTYONE",
+        "dota": "efficientdet.plugins.label_formats.formats:DOTA",
+        "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
+    },
     "efficientdet.loggers": {
         "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
         "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",

@@ -6,15 +6,19 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, open_regular_file
 from dataset.files.csv_files import is_separator_line
 from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
+from program_support.checked_fields import Limit
 from program_support.errors import InputError
+from program_support.plugins import BUNDLED, load_plugins, plugin_names
 
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
@@ -32,19 +36,12 @@ _FTYP = tuple(b"ftyp" + brand for brand in (b"avif", b"avis", b"heic", b"heix", 
 
 
 class FileKind(Enum):
-    """Kinds of files in messages; the value completes "is ..."."""
+    """Kinds of files besides those of plugins; the value completes "is ..."."""
 
     COCO = "a COCO json"
     COCO_RESULTS = "a list of COCO results"
-    LABELME = "a labelme json"
-    LABEL_STUDIO = "a Label Studio json"
-    FRIGATE = "a json of Frigate's events"
-    FIFTYONE = "a FiftyOne json"
-    DOTA = "a file of DOTA labels"
-    VISDRONE = "a file of VisDrone labels"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
-    CVAT = "a CVAT xml"
     XML = "xml"
     YOLO_DATA = "a YOLO data.yaml"
     YOLO_LABELS = "a file of YOLO labels"
@@ -68,34 +65,122 @@ class FileKind(Enum):
         )
 
 
-LABEL_FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
-    "coco": ("COCO", (FileKind.COCO,)),
-    "voc": ("Pascal VOC", (FileKind.VOC,)),
-    "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
-    "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
-    "cvat": ("CVAT", (FileKind.CVAT,)),
-    "labelme": ("labelme", (FileKind.LABELME,)),
-    "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
-    "frigate": ("Frigate", (FileKind.FRIGATE,)),
-    "fiftyone": ("FiftyOne", (FileKind.FIFTYONE,)),
-    "dota": ("DOTA", (FileKind.DOTA,)),
-    "visdrone": ("VisDrone", (FileKind.VISDRONE,)),
-    "csv": ("csv table", (FileKind.CSV,)),
+class FileStart(NamedTuple):
+    """The beginning of a label file: its JSON value, the name of its XML root, or its first 20 lines of text.
+
+    `text` is the beginning of a JSON file that is broken or too large to be parsed here.
+    """
+
+    json: Any = None
+    text: str = ""
+    xml_root: str = ""
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFormat:
+    """A label format: one of `CORE_FORMATS`, or a plugin of the group `LABEL_FORMATS` under the same name.
+
+    Attributes:
+        name: the value of --format.
+        title: the name in messages.
+        value: what a file of the format is; completes "is ...".
+        recognizes: returns whether a file has the format. Formats of the core are recognized by `kinds` instead.
+        reader: "module:function", imported when labels are read. The function gets the path and an `ImageFolder`, and
+            as keywords `with_masks` and `split`, the split (or None) that the name of the file tells; it returns an
+            `AnnotatedDataSet`, whose images may have a `split` of their own.
+        is_file_per_image: the path is that of a folder, or of one file. Else the reader is called for each file.
+        has_masks: objects may have outlines.
+        has_ids: class ids are those of the format, also across data sets; else classes are numbered by name.
+    """
+
+    name: str
+    title: str
+    value: str = ""
+    recognizes: Callable[[FileStart], bool] = lambda start: False
+    kinds: tuple[FileKind, ...] = ()
+    reader: str
+    is_file_per_image: bool = False
+    has_masks: bool = False
+    has_ids: bool = False
+    holds_annotations: ClassVar[bool] = True
+
+
+LABEL_FORMATS = "efficientdet.label_formats"  # group of plugins
+_READERS = __name__.replace("files.file_kinds", "conversion.formats")  # a wheel has it below another package
+CORE_FORMATS = {
+    one.name: one
+    for one in (
+        LabelFormat(
+            name="coco",
+            title="COCO",
+            kinds=(FileKind.COCO,),
+            reader=f"{_READERS}.coco:read_coco_file",
+            has_masks=True,
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="voc",
+            title="Pascal VOC",
+            kinds=(FileKind.VOC,),
+            reader=f"{_READERS}.voc:read_voc_tree",
+            is_file_per_image=True,
+        ),
+        LabelFormat(
+            name="yolo",
+            title="YOLO",
+            kinds=(FileKind.YOLO_DATA, FileKind.YOLO_LABELS),
+            reader=f"{_READERS}.yolo:read_yolo",
+            is_file_per_image=True,
+            has_masks=True,
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="open_images",
+            title="Open Images",
+            kinds=(FileKind.OPEN_IMAGES,),
+            reader=f"{_READERS}.open_images:read_open_images_file",
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="csv",
+            title="csv table",
+            kinds=(FileKind.CSV,),
+            reader=f"{_READERS}.csv_boxes:read_csv_boxes",
+        ),
+    )
 }
+FORMAT_NAMES = (*CORE_FORMATS, *BUNDLED.get(LABEL_FORMATS, {}))
+FormatName = Annotated[  # of an installed plugin, too
+    str,
+    Limit(
+        lambda name: name in ("auto", *FORMAT_NAMES) or name in plugin_names(LABEL_FORMATS),
+        f"one of auto, {', '.join(FORMAT_NAMES)}",
+    ),
+]
 
 
-_LINES_OF_KINDS = {
-    FileKind.DOTA: re.compile(r"(imagesource|gsd|acquisition dates):.*|(-?\d[\d.]*(e[+-]?\d+)?\s+){8}[^\W\d].*"),
-    FileKind.VISDRONE: re.compile(r"-?\d+(,-?\d+){7},?"),
-}
+def label_formats() -> dict[str, LabelFormat]:
+    """Return all formats by name."""
+    return CORE_FORMATS | {one.name: one for one in load_plugins(LABEL_FORMATS)}
 
 
-def kind_of_file(path: str | Path) -> FileKind | None:
+def _plugin_format(start: FileStart) -> LabelFormat | None:
+    return next((one for one in load_plugins(LABEL_FORMATS) if one.recognizes(start)), None)
+
+
+def format_of_file(path: str | Path) -> str | None:
+    """Return the name of the plugin's format that a file has, or None."""
+    kind = kind_of_file(path)
+    return kind.name if isinstance(kind, LabelFormat) else None
+
+
+def kind_of_file(path: str | Path) -> FileKind | LabelFormat | None:
     """Return the kind of a file; None for records and for empty, unknown or unreadable files."""
     return kind_and_advice(path)[0]
 
 
-def kind_and_advice(path: str | Path) -> tuple[FileKind | None, str]:
+def kind_and_advice(path: str | Path) -> tuple[FileKind | LabelFormat | None, str]:
     """Return the kind of a file, and for UNREAD what it is and what to do."""
     try:
         with open_regular_file(path) as file:
@@ -134,7 +219,7 @@ def _starts_like_records(head: bytes, *, size: int) -> bool:
     return len(head) >= 8 and struct.unpack_from("<Q", head)[0] + 16 <= size  # 16 bytes of length and checksums
 
 
-def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
+def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind | LabelFormat]]:
     """Yield files with annotations in a folder, searched three levels deep, with their kinds.
 
     Raises:
@@ -186,79 +271,44 @@ def _text(head: bytes) -> str:
     return "" if "\0" in text else text.lstrip()
 
 
-def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
+def _kind_of_json(content: bytes, start: str) -> tuple[FileKind | LabelFormat, str]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
         try:
             value = json.loads(start.partition("\n")[0])  # JSON Lines
         except (ValueError, RecursionError):
-            return _kind_of_broken_json(start), ""
+            if plugin := _plugin_format(FileStart(text=start)):
+                return plugin, ""
+            is_coco = re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start
+            return (FileKind.COCO if is_coco else FileKind.JSON), ""
     first = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
-    if isinstance(value, dict) and isinstance(value.get("shapes"), list):
-        return FileKind.LABELME, ""
-    if _is_label_studio(first):
-        return FileKind.LABEL_STUDIO, ""
-    if is_frigate_event(first or value):
-        return FileKind.FRIGATE, ""
-    if _is_fiftyone(value):
-        return FileKind.FIFTYONE, ""
     if {"image_id", "bbox", "score"} <= first.keys():
         return FileKind.COCO_RESULTS, ""
     is_coco = isinstance(value, dict) and isinstance(value.get("images"), list)
     if is_coco and ("annotations" in value or "categories" in value):
         return FileKind.COCO, ""
+    if plugin := _plugin_format(FileStart(json=value)):
+        return plugin, ""
     if advice := unread_json(value):
         return FileKind.UNREAD, advice
     return (FileKind.COCO if is_coco else FileKind.JSON), ""
 
 
-def _kind_of_broken_json(start: str) -> FileKind:
-    if re.match(r'\{\s*"(classes|samples)"\s*:', start) and '"bounding_box"' in start:
-        return FileKind.FIFTYONE
-    if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
-        is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
-        return FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO
-    return FileKind.JSON
-
-
-def _is_label_studio(task: dict) -> bool:
-    """Return whether an object is a task of Label Studio's JSON, or of JSON-MIN."""
-    lists = (task.get(name) for name in ("annotations", "completions", "predictions"))
-    if isinstance(task.get("data"), dict) and any(isinstance(one, list) for one in lists):
-        return True
-    regions = [value[0] for value in task.values() if isinstance(value, list) and value]
-    return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
-
-
-def _is_fiftyone(value: object) -> bool:
-    """Return whether a JSON value has FiftyOne's samples, or the detections of images by their names."""
-    if not isinstance(value, dict):
-        return False
-    samples, labels = value.get("samples"), value.get("labels")
-    if isinstance(samples, list):
-        return any(isinstance(sample, dict) and "filepath" in sample for sample in samples[:1])
-    if "classes" not in value or not isinstance(labels, dict):
-        return False
-    first = next((boxes for boxes in labels.values() if boxes not in (None, [])), [{"bounding_box": None}])
-    return isinstance(first, list) and isinstance(first[0], dict) and "bounding_box" in first[0]
-
-
-def is_frigate_event(value: object) -> bool:
-    """Return whether a JSON value is an event of Frigate's API."""
-    return isinstance(value, dict) and {"id", "camera", "label", "has_snapshot", "has_clip"} <= value.keys()
-
-
-def _kind_of_xml(text: str) -> tuple[FileKind, str]:
+def _kind_of_xml(text: str) -> tuple[FileKind | LabelFormat, str]:
     without_comments = re.sub(r"<!--.*?-->|<[?!][^>]*>", "", text, flags=re.DOTALL)
     match = re.match(r"\s*<([\w.:-]+)", without_comments)
     root = match[1] if match else ""
+    if root == "annotation":
+        return FileKind.VOC, ""
+    if plugin := _plugin_format(FileStart(xml_root=root)):
+        return plugin, ""
     if advice := unread_xml(root):
         return FileKind.UNREAD, advice
-    return {"annotation": FileKind.VOC, "annotations": FileKind.CVAT}.get(root, FileKind.XML), ""
+    return FileKind.XML, ""
 
 
-def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
+def _kind_of_lines(lines: list[str]) -> tuple[FileKind | LabelFormat | None, str]:
     lines = lines[:_LINES_LOOKED_AT] if not _has_class_names(lines) else lines
     if _has_class_names(lines):
         return FileKind.YOLO_DATA, ""
@@ -266,9 +316,8 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
         return FileKind.YOLO_LABELS, ""
     if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
         return FileKind.OPEN_IMAGES, ""
-    for kind, line in _LINES_OF_KINDS.items():
-        if lines and all(line.fullmatch(one.strip()) for one in lines):
-            return kind, ""
+    if plugin := _plugin_format(FileStart(lines=lines)):
+        return plugin, ""
     if advice := unread_lines(lines):
         return FileKind.UNREAD, advice
     if _is_table(lines[is_separator_line(lines[0]) if lines else 0 :]):

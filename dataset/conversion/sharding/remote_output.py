@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shard_task import FINISHED, ShardTask
 from program_support.remote_addresses import is_remote, opened, remote_errors
 from program_support.remote_files import cache_folder, mirrored

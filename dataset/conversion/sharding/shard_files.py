@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shard_task import PARTIAL, ShardTask
 from program_support.errors import InputError
 from program_support.file_lock import lock_file

@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shard_cluster import convert_on_cluster
 from dataset.conversion.sharding.shard_files import CONTINUE, remove_partial_files
 from dataset.conversion.sharding.shard_task import ShardTask

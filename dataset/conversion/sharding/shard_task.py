@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedImage
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from program_support.atomic_files import HOST, flush_to_disk
 
 PARTIAL, FINISHED = ".partial", ".finished"  # ends of the names of unpublished shards
