@@ -59,6 +59,10 @@ class ClassNames:
     def __len__(self) -> int:
         return len(self.names)
 
+    def by_id(self) -> dict[int, str]:
+        """Return the names by category id."""
+        return dict(zip(self.category_ids, self.names, strict=True))
+
     def has_names_of(self, other: "ClassNames") -> bool:
         """Return whether both have the same class names, regardless of category ids and order."""
         return set(self.names) == set(other.names)

@@ -26,8 +26,8 @@ from dataset.conversion.conversion_flags import (
 )
 from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.command_line import options_of_flags

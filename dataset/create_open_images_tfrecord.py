@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 from absl import flags
 
+from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
@@ -27,7 +28,9 @@ from dataset.conversion.conversion_flags import (
     ending_when_interrupted,
 )
 from dataset.conversion.conversion_options import WritingOptions
-from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
+from dataset.conversion.format_recognition import recognized
+from dataset.conversion.formats.open_images import EXPECTED_IMAGES, read_open_images
+from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
 from program_support.command_line import options_of_flags
@@ -49,6 +52,45 @@ def define_flags() -> None:
         False,
         "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB of memory per million boxes.",
     )
+
+
+def define_choice_flags() -> None:
+    """Define the input files and the selection."""
+    flags.DEFINE_string(
+        "object_annotations_file",
+        "",
+        "CSV file with the boxes: oidv6-train-annotations-bbox.csv, "
+        "validation-annotations-bbox.csv or test-annotations-bbox.csv.",
+    )
+    flags.DEFINE_string(
+        "class_descriptions_file", "", "CSV file with labels and class names: class-descriptions-boxable.csv."
+    )
+    flags.DEFINE_string(
+        "classes",
+        "",
+        "Classes to select: mlperf (the 264 classes of MLPerf), a file with one name per line, "
+        "or comma-separated names. Default: all classes in the class descriptions.",
+    )
+    flags.DEFINE_enum(
+        "expect", None, list(EXPECTED_IMAGES), "Fail unless the number of images is the number in this data set."
+    )
+
+
+def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDataSet:
+    """Read the annotations that the flags select."""
+    values = flags.FLAGS
+    for name in ("object_annotations_file", "class_descriptions_file"):
+        if not values[name].value:
+            raise InputError(f"--{name} is required")
+    with recognized(values.object_annotations_file, expected=FileKind.OPEN_IMAGES):
+        return read_open_images(
+            object_annotations_file=values.object_annotations_file,
+            class_descriptions_file=values.class_descriptions_file,
+            index_folder=index_folder,
+            classes=values.classes,
+            image_ids_file=image_ids_file,
+            expect=values.expect or "",
+        )
 
 
 def main() -> None:

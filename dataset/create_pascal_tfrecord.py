@@ -30,8 +30,8 @@ from dataset.conversion.conversion_flags import (
 )
 from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.voc import read_voc
-from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.command_line import options_of_flags

@@ -7,9 +7,10 @@ The format is detected from the content and printed. Existing train, val and tes
 """
 
 import contextlib
+import hashlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -24,27 +25,25 @@ if __name__ == "__main__":
 
 import numpy as np
 
-from dataset.conversion.annotations import AnnotatedDataSet, NothingUsable
-from dataset.conversion.class_numbering import read_label_map
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, NothingUsable
+from dataset.conversion.class_numbering import named_classes, read_label_map
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
     refuse_without_usable_objects,
 )
-from dataset.conversion.conversion_options import ConvertOptions
+from dataset.conversion.conversion_options import ConversionConfig, ConvertOptions
 from dataset.conversion.conversion_report import Report, TooManySkipped, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.image_folds import classes_in_one_fold, divided_into_folds, pooled
-from dataset.conversion.image_split import split_off
+from dataset.conversion.image_split import divided_into_folds, pooled, split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import INSTANCES, SPLITS, splits_of_records
-from dataset.conversion.partial_labels import with_unlabeled_classes
 from dataset.conversion.sharding.shard_files import existing_shards
 from dataset.conversion.sharding.shards import check_annotations, value_range_of
 from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
+from dataset.files.untrusted_values import listed, shown
 from program_support import command_line
 from program_support.command_line import define_flags_of, options_of_flags
 from program_support.engines import LOCAL, connected
@@ -74,23 +73,12 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     print(labels.reason, flush=True)
     images.report_unread()
     try:
-        by_split = read_labels(
-            labels,
-            annotations,
-            images,
-            with_masks=options.include_masks,
-            label_map=label_map,
-            output_folder=options.output_dir,
-        )
+        by_split = read_labels(labels, annotations, images, with_masks=options.include_masks, label_map=label_map)
     except NothingUsable as error:
         report = Report(skipped=[*error.findings])
         raise refusal_with_report(error, report, None, prefix=Path(options.output_dir, "train")) from error
     if options.labeled_classes:
-        by_split = with_unlabeled_classes(
-            by_split, images, labeled_classes=options.labeled_classes, pseudo_labels=options.pseudo_labels
-        )
-    elif options.pseudo_labels:
-        raise InputError(f"--pseudo_labels={options.pseudo_labels}: needs --labeled_classes, which is missing")
+        by_split = _with_unlabeled_classes(by_split, images, options.labeled_classes)
     _print_unused(by_split, images)
     configs = {split: replace(_config(split, options), remote_output=remote_output) for split in ("", *SPLITS)}
     _for_each(by_split, lambda split, data: check_annotations(data, configs[split]))
@@ -155,6 +143,53 @@ def _config(split: str, options: ConvertOptions) -> ConversionConfig:
         include_masks=options.include_masks,
         keep_annotations=True,
     )
+
+
+def _with_unlabeled_classes(
+    by_split: dict[str, AnnotatedDataSet], images: ImageFolder, labeled_classes: Collection[str]
+) -> dict[str, AnnotatedDataSet]:
+    """Return the splits with a crowd box of the complete image for each class that its images are not labeled for.
+
+    This is COCO's mark of a region whose objects are not labeled one by one. Evaluation then ignores detections of the
+    class, and training does with `ignore_in_crowds`.
+    """
+    class_names = named_classes(next(iter(by_split.values())))
+    if unknown := {*labeled_classes} - {*class_names.names}:
+        raise InputError(
+            f"--labeled_classes={','.join(labeled_classes)}: the data set has no class {listed(sorted(unknown))}; "
+            f"expected some of {listed(class_names.names)}"
+        )
+    numbers = zip(class_names.names, class_names.category_ids, strict=True)
+    unlabeled = {number: name for name, number in numbers if name not in labeled_classes}
+    if not unlabeled:
+        raise InputError(
+            f"--labeled_classes={','.join(labeled_classes)}: are all classes of the data set; expected further ones in "
+            "--label_map_json_path"
+        )
+    print(
+        f"labeled classes: {listed(sorted(labeled_classes))}; marked as unlabeled in each image: "
+        f"{listed(unlabeled.values())}"
+    )
+
+    def crowds(image: AnnotatedImage) -> list[AnnotatedObject]:
+        if wrong := unlabeled.keys() & {one.category_id for one in image.objects}:
+            name = shown(unlabeled[min(wrong)])
+            raise InputError(f"{image.file_name}: has an object of {name}, which is not among --labeled_classes")
+        size = (1, 1) if image.in_shares else images.size(image.file_name, upright=image.is_upright)
+        if size is None:
+            return []  # the conversion skips the image
+        box = (0.0, 0.0, float(size[1]), float(size[0]))
+        return [AnnotatedObject(category_id=number, box_xywh=box, is_crowd=True) for number in unlabeled]
+
+    return {
+        split: replace(
+            data,
+            images=[replace(image, objects=[*image.objects, *crowds(image)]) for image in data.images],
+            listed_boxes=data.listed_boxes + len(unlabeled) * len(data.images),
+            fingerprint=hashlib.sha256(f"{data.fingerprint} {sorted(unlabeled)}".encode()).hexdigest(),
+        )
+        for split, data in by_split.items()
+    }
 
 
 def _print_unused(by_split: dict[str, AnnotatedDataSet], images: ImageFolder) -> None:
@@ -236,11 +271,6 @@ def _in_folds(
         f"{sizes.min()}, each a shard of train, stratified by class (--folds={folds}, --split_seed="
         f"{options.split_seed}); {_together(alike, options, 'fold')}"
     )
-    if alone := classes_in_one_fold(data):
-        print(
-            f"warning: {len(alone)} of the classes, such as {alone[0]}, are in one fold only: the model that is "
-            "trained without this fold does not learn them"
-        )
     return data
 
 

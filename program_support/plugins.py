@@ -11,6 +11,15 @@ from typing import Any
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
     "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
     "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
+    "efficientdet.label_formats": {
+        "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
+        "labelme": "efficientdet.plugins.label_formats.formats:LABELME",
+        "label_studio": "efficientdet.plugins.label_formats.formats:LABEL_STUDIO",
+        "frigate": "efficientdet.plugins.label_formats.formats:FRIGATE",
+        "fiftyone": "efficientdet.plugins.label_formats.formats:FIFTYONE",
+        "dota": "efficientdet.plugins.label_formats.formats:DOTA",
+        "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
+    },
     "efficientdet.loggers": {
         "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
         "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",

@@ -10,6 +10,15 @@ import numpy as np
 from PIL import Image
 
 from dataset.conversion.conversion_report import Report, check_fractions
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognize
+from dataset.conversion.label_splits import read_labels
+
+
+def read_parts(annotations, images, *, label_format="auto", with_masks=False, label_map=None):
+    """Return the splits of labels, which are recognized, and of the images in a folder."""
+    labels = recognize(str(annotations), label_format=label_format)
+    return read_labels(labels, str(annotations), ImageFolder(images), with_masks=with_masks, label_map=label_map)
 
 
 def check_accepted(data) -> None:

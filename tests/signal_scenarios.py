@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import convert
 from program_support.signals import DeferredSignals, Interrupted

@@ -3,17 +3,15 @@
 import re
 
 import pytest
-from label_sets import write
+from label_sets import read_parts, write
 from PIL import Image
 
 from dataset import create_tfrecord
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import split_of_folder
 from dataset.files.bounded_files import read_json
-from dataset.files.file_kinds import FileKind, kind_of_file
+from dataset.files.file_kinds import format_of_file
 from program_support.errors import InputError
 
 P0000 = """imagesource:GoogleEarth
@@ -40,15 +38,7 @@ def draw(path, width, height):
 
 
 def read(folder, *, with_masks=False):
-    labels = recognize(str(folder))
-    return labels.format, read_labels(
-        labels,
-        str(folder),
-        ImageFolder(folder),
-        with_masks=with_masks,
-        label_map=None,
-        output_folder=str(folder),
-    )
+    return recognize(str(folder)).format.name, read_parts(folder, folder, with_masks=with_masks)
 
 
 def objects(data):
@@ -58,7 +48,8 @@ def objects(data):
 
 @pytest.fixture
 def dota(tmp_path):
-    draw(tmp_path / "train" / "images" / "P0000.png", 3875, 5502)
+    (tmp_path / "train" / "images").mkdir(parents=True)
+    Image.new("L", (3875, 5502)).save(tmp_path / "train" / "images" / "P0000.png", compress_level=1)
     draw(tmp_path / "val" / "images" / "P0003.png", 100, 90)
     write(tmp_path / "train" / "labelTxt" / "P0000.txt", P0000)
     write(tmp_path / "val" / "labelTxt" / "P0003.txt", P0003)
@@ -173,7 +164,7 @@ def test_a_text_file_of_another_kind_is_noted_and_an_empty_one_is_an_image_witho
     write(dota / "train" / "labelTxt" / "P0007.txt", "")
     data = read(dota)[1]["train"]
     assert objects(data)["train/images/P0007.png"] == []
-    assert next(note.reason for note in data.noted) == "is not a file of DOTA labels: ignored"
+    assert next(note.reason for note in data.noted) == "is not a file of dota labels: ignored"
 
 
 def test_files_without_objects_are_refused(tmp_path):
@@ -186,17 +177,17 @@ def test_files_without_objects_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (P0000, FileKind.DOTA),
-        (P0003, FileKind.DOTA),
-        ("1 2 3 4 5 6 7 8 small vehicle 0\n", FileKind.DOTA),
-        (DRONE, FileKind.VISDRONE),
+        (P0000, "dota"),
+        (P0003, "dota"),
+        ("1 2 3 4 5 6 7 8 small vehicle 0\n", "dota"),
+        (DRONE, "visdrone"),
         ("0 10 12 30 12 30 40 10 40\n", None),  # an oriented box of YOLO in pixels
-        ("1,1,912,484,97,109,0,7,1\n", FileKind.UNREAD),  # tracks
+        ("1,1,912,484,97,109,0,7,1\n", None),  # tracks
     ],
 )
 def test_kinds_of_files(tmp_path, text, kind):
     write(tmp_path / "a.txt", text)
-    assert kind_of_file(tmp_path / "a.txt") is kind
+    assert format_of_file(tmp_path / "a.txt") == kind
 
 
 def test_folders_of_visdrone_name_splits():

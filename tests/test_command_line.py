@@ -277,7 +277,7 @@ quickstart | expected a folder or zip archive of labeled images: python quicksta
 quickstart --model_name=ssd300-resnet34 stray | unexpected argument 'stray'
 quickstart --images=empty --model_name=ssd300-resnet35 | the nearest is ssd300-resnet34
 quickstart --images=empty --formats=tflight | --formats=tflight: expected some of onnx
-quickstart --images=empty --format=tflight | flag --format=tflight
+quickstart --images=empty --format=tflight | --format=tflight: expected one of auto, coco
 quickstart --images=empty --minutes=0 | --minutes=0.0: expected at least 0.1
 quickstart --images=empty --minutes=inf | --minutes=inf: expected at least 0.1
 quickstart --images=empty --weights=/nowhere | --weights=/nowhere

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import forked_programs
 import pytest
-from label_sets import NAMES, PICTURES, WRITERS, Label, Picture, draw, write, write_yolo, yolo_line
+from label_sets import NAMES, PICTURES, WRITERS, Label, Picture, draw, read_parts, write, write_yolo, yolo_line
 from PIL import Image
 from pycocotools.coco import COCO
 
 from dataset.class_names import ClassNames
 from dataset.conversion.class_numbering import VOC_NAMES
-from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
@@ -33,15 +30,7 @@ def call(*arguments, cwd):
 
 def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_masks=False):
     """The bytes of the records of all images."""
-    folder = ImageFolder(images)
-    [data] = read_labels(
-        recognize(str(annotations)),
-        str(annotations),
-        folder,
-        with_masks=with_masks,
-        label_map=label_map,
-        output_folder=str(output_prefix.parent),
-    ).values()
+    [data] = read_parts(annotations, images, with_masks=with_masks, label_map=label_map).values()
     convert(
         data,
         ConversionConfig(

@@ -35,7 +35,7 @@ def site(tmp_path_factory):
 def test_flags_show_their_choices(site):
     """absl's <auto|coco|...> was an HTML tag, which a browser does not show."""
     text = (site / "reference" / "flags" / "index.html").read_text()
-    assert "One of <code>auto</code>, <code>coco</code>" in text
+    assert "One of <code>averaged</code>, <code>raw</code>" in text
     assert not re.search(r"<[a-z0-9_.]+\|", text)
 
 

@@ -13,7 +13,7 @@ from labeled import healthy, jpeg, picture, with_boxes, with_pictures, without_o
 from PIL import Image
 
 import efficientdet
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations

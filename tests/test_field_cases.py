@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from label_sets import check_accepted, write
+from label_sets import check_accepted, read_parts, write
 from PIL import Image
 from text_tables import rows
 
@@ -21,9 +21,7 @@ from dataset.conversion.annotations import NothingUsable
 from dataset.conversion.conversion_flags import refuse_without_usable_objects
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.conversion_report import Report, summary_lines
-from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
 from dataset.files.file_kinds import FileKind, kind_and_advice
 from program_support.errors import InputError
 
@@ -154,14 +152,7 @@ NOTED = {
 
 def read(images, annotations):
     """Return the splits, refused as a conversion refuses them."""
-    parts = read_labels(
-        recognize(str(annotations)),
-        str(annotations),
-        ImageFolder(images),
-        with_masks=False,
-        label_map=None,
-        output_folder=str(images),
-    )
+    parts = read_parts(annotations, images)
     for part in parts.values():
         check_accepted(part)
     refuse_without_usable_objects(parts.values(), crowds_as_objects=False, are_all_splits=True)
@@ -567,14 +558,7 @@ def test_one_odd_entry_of_many_refuses_nothing(photo):
     for name, text in files.items():
         write(photo / name / name, text)
         write(photo / name / "classes.txt", "nut\n")
-        [data] = read_labels(
-            recognize(str(photo / name)),
-            str(photo / name),
-            ImageFolder(photo / "images"),
-            with_masks=False,
-            label_map=None,
-            output_folder=str(photo),
-        ).values()
+        [data] = read_parts(photo / name, photo / "images").values()
         assert len(data.images[0].objects) >= many - 1, name
         [finding] = data.skipped
         assert name in finding.file, name

@@ -3,15 +3,13 @@
 import json
 
 import pytest
-from label_sets import NAMES, PICTURES, draw, write, write_fiftyone
+from label_sets import NAMES, PICTURES, draw, read_parts, write, write_fiftyone
 from PIL import Image
 
 from dataset import create_tfrecord
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
-from dataset.files.file_kinds import FileKind, kind_of_file
+from dataset.files.file_kinds import format_of_file
 from program_support.errors import InputError
 
 BOX = [0.25, 0.125, 0.5, 0.25]  # of an image of 64x48: 16, 6, 32 and 12 pixels
@@ -38,17 +36,8 @@ def sample(name="a.jpg", tags=(), **fields):
 
 def read(folder, content, name="samples.json", **settings):
     write(folder / name, json.dumps(content))
-    labels = recognize(str(folder))
-    assert labels.format == "fiftyone"
-    return read_labels(
-        labels,
-        str(folder),
-        ImageFolder(folder),
-        with_masks=False,
-        label_map=None,
-        output_folder=str(folder),
-        **settings,
-    )
+    assert recognize(str(folder)).format.name == "fiftyone"
+    return read_parts(folder, folder, **settings)
 
 
 def objects(data):
@@ -189,4 +178,4 @@ def test_a_file_too_large_to_parse_is_recognized(tmp_path, monkeypatch):
     monkeypatch.setattr("dataset.files.file_kinds._MOST_PARSED_BYTES", 1)
     write_fiftyone(PICTURES * 100, tmp_path / "samples.json")
     assert (tmp_path / "samples.json").stat().st_size > 1 << 16
-    assert kind_of_file(tmp_path / "samples.json") is FileKind.FIFTYONE
+    assert format_of_file(tmp_path / "samples.json") == "fiftyone"

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file, label_formats
 
 LABELME = json.dumps(
     {
@@ -29,8 +29,8 @@ RETINANET_CSV = "a.jpg,1,2,3,4,cat\nb.jpg,,,,,\n"
 OPEN_IMAGES_CSV = "ImageID,Source,LabelName,Confidence,XMin\n0001,xclick,/m/01,1,0.1\n"
 
 KINDS = [
-    (LABELME, FileKind.LABELME),
-    (CVAT, FileKind.CVAT),
+    (LABELME, label_formats()["labelme"]),
+    (CVAT, label_formats()["cvat"]),
     (VOC, FileKind.VOC),
     (YOLO_DATA, FileKind.YOLO_DATA),
     ("train: ../train/images\nnc: 2\nnames: ['cat', 'dog']\n", FileKind.YOLO_DATA),

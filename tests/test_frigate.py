@@ -4,14 +4,12 @@ import json
 import re
 
 import pytest
-from label_sets import write
+from label_sets import read_parts, write
 from PIL import Image
 
 from dataset import create_tfrecord
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
 from program_support.errors import InputError
 
 # An event that a user showed in https://github.com/blakeblackshear/frigate/issues/9764, here with a snapshot
@@ -50,12 +48,8 @@ def event(number=0, **others):
 
 def read(folder, events, *, name="events.json"):
     write(folder / name, json.dumps(events))
-    labels = recognize(str(folder))
-    assert labels.format == "frigate"
-    images = ImageFolder(folder)
-    [data] = read_labels(
-        labels, str(folder), images, with_masks=False, label_map=None, output_folder=str(folder)
-    ).values()
+    assert recognize(str(folder)).format.name == "frigate"
+    [data] = read_parts(folder, folder).values()
     return data
 
 

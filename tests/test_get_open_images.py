@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dataset import download_open_images
 from dataset.class_names import class_names_of_records
-from dataset.conversion.formats.open_images import open_images_download
-from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE
-from dataset.conversion.formats.open_images.open_images_download import download_images
+from dataset.conversion.formats.open_images_classes import MLPERF_FILE
+from dataset.download_open_images import download_images
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from program_support.errors import InputError
@@ -307,7 +307,7 @@ def download(site, folder, *, names=None, url=""):
 
 
 def test_passing_errors_are_tried_again(tmp_path, site, monkeypatch):
-    monkeypatch.setattr(open_images_download, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(download_open_images, "_FIRST_PAUSE_SECONDS", 0.01)
     site.answers[f"train/{1:016x}.jpg"] = [503, 500]
     assert download(site, tmp_path / "images") == []
     assert site.asked.count(f"train/{1:016x}.jpg") == 3
@@ -318,8 +318,8 @@ def test_passing_errors_are_tried_again(tmp_path, site, monkeypatch):
 
 
 def test_what_is_cut_off_is_tried_again_and_never_kept(tmp_path, site, monkeypatch):
-    monkeypatch.setattr(open_images_download, "_FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(open_images_download, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(download_open_images, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(download_open_images, "_TIMEOUT_SECONDS", 0.2)
     site.stall[f"train/{1:016x}.jpg"] = threading.Event()
     with pytest.raises(InputError, match="download failed"):
         download(site, tmp_path / "images")
@@ -329,7 +329,7 @@ def test_what_is_cut_off_is_tried_again_and_never_kept(tmp_path, site, monkeypat
 
 
 def test_no_server_and_no_address(tmp_path, site, monkeypatch):
-    monkeypatch.setattr(open_images_download, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(download_open_images, "_FIRST_PAUSE_SECONDS", 0.01)
     with pytest.raises(InputError, match="Connection refused"):
         download(site, tmp_path / "images", url="http://127.0.0.1:9")
     with pytest.raises(InputError, match="is not a valid URL"):

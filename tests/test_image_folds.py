@@ -16,7 +16,7 @@ from label_sets import NAMES, PICTURES, Label, Picture, draw, write_coco, write_
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.image_folds import pooled, stratified_folds
+from dataset.conversion.image_split import pooled, stratified_folds
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
@@ -147,13 +147,6 @@ def test_groups_that_give_no_folds_end_in_one_line(tmp_path, arguments, line):
     assert done.returncode == 2
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_class_in_one_fold_is_told(tmp_path):
-    draw(PICTURES, tmp_path / "photos")
-    write_coco(PICTURES, tmp_path / "photos" / "coco.json")
-    done = convert(tmp_path, "--folds=2")
-    assert "warning: 1 of the classes, such as washer, are in one fold only" in done.stdout
 
 
 @pytest.mark.parametrize("value", ["site_[0-9]", "(a)(b)", "(a"])

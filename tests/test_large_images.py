@@ -12,7 +12,7 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.conversion import large_images
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.large_images import in_parts
 from dataset.conversion.sharding.shards import convert
 from dataset.files import image_windows

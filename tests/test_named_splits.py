@@ -12,6 +12,7 @@ from label_sets import (
     PICTURES,
     WRITERS,
     draw,
+    read_parts,
     write,
     write_coco,
     write_csv,
@@ -21,9 +22,6 @@ from label_sets import (
     write_yolo,
 )
 
-from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import split_of_folder, split_of_root
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.source_fingerprint import source_fingerprint
@@ -35,14 +33,7 @@ LABELED = tuple(picture for picture in PICTURES if picture.labels)
 
 def splits_of(annotations, images=None):
     """Split -> the file names of its images."""
-    parts = read_labels(
-        recognize(str(annotations)),
-        str(annotations),
-        ImageFolder(images or annotations),
-        with_masks=False,
-        label_map=None,
-        output_folder=str(annotations),
-    )
+    parts = read_parts(annotations, images or annotations)
     assert all(data.listed_boxes == sum(len(image.objects) for image in data.images) for data in parts.values())
     return {split: [image.file_name for image in data.images] for split, data in parts.items()}
 
@@ -62,7 +53,7 @@ def draw_with_labels(name, pictures, folder):
         WRITERS[name](pictures, folder)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["coco", "voc", "yolo", "csv", "cvat", "labelme"])
 @pytest.mark.parametrize(
     ("folders", "splits"),
     [

@@ -10,28 +10,16 @@ import pytest
 from PIL import Image
 from text_tables import rows
 
-from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.formats.open_images import open_images_labels as open_images
-from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE, selected_classes
-from dataset.conversion.formats.open_images.open_images_labels import read_open_images
+from dataset.conversion.conversion_options import ConversionConfig
+from dataset.conversion.formats import open_images
+from dataset.conversion.formats.open_images import read_open_images
+from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.sharding.shards import convert
 from program_support.errors import InputError
 from program_support.signals import Interrupted
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
 CLASSES = "/m/01,Zebra\n/m/02,Apple\n/m/03,Bat\n"
-HIERARCHY = {
-    "LabelName": "/m/top",
-    "Subcategory": [
-        {
-            "LabelName": "/m/01",
-            "Subcategory": [
-                {"LabelName": "/m/02", "Subcategory": [{"LabelName": "/m/04"}], "Part": [{"LabelName": "/m/05"}]}
-            ],
-        },
-        {"LabelName": "/m/03", "Subcategory": [{"LabelName": "/m/02"}]},
-    ],
-}
 
 
 def row(image="a", label="/m/01", sides="0.1,0.5,0.2,0.6", *, confidence="1", group="0"):
@@ -199,43 +187,6 @@ def test_mlperf_by_class_descriptions_of_something_else(tmp_path, change, messag
     assert message in str(caught.value)
 
 
-def test_descendants_only_where_they_are_asked_for(read, tmp_path):
-    (tmp_path / "tree.json").write_text(json.dumps(HIERARCHY))
-    classes_text = CLASSES + "/m/04,Granny\n/m/05,Core\n"
-    rows = [row(label, label=f"/m/0{label}") for label in "12345"]
-
-    def found(classes, **settings):
-        data = read(
-            *rows, classes=classes, classes_text=classes_text, hierarchy_file=str(tmp_path / "tree.json"), **settings
-        )
-        return {name[0]: [one[0] for one in objects] for name, objects in content(data).items()}
-
-    assert found("Zebra") == {"1": ["Zebra"]}
-    assert found("Zebra", with_descendants=True) == {"1": ["Zebra"], "2": ["Zebra"], "4": ["Zebra"]}
-    assert found("Zebra,Apple", with_descendants=True) == {"1": ["Zebra"], "2": ["Apple"], "4": ["Apple"]}
-    with pytest.raises(InputError, match=r"tree.json: /m/02 is a descendant of Bat, Zebra"):
-        found("Zebra,Bat", with_descendants=True)
-    with pytest.raises(InputError, match="--with_descendants needs --hierarchy_file"):
-        read(row(), with_descendants=True)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        '{"LabelName": 1}',
-        '{"LabelName": "/m/01", "Subcategory": {}}',
-        '{"LabelName": "/m/01", "Part": ["/m/02"]}',
-        "{",
-        "[" * 100000,
-    ],
-)
-def test_a_broken_hierarchy(read, tmp_path, text):
-    (tmp_path / "tree.json").write_text(text)
-    with pytest.raises(InputError, match=r"tree\.json"):
-        read(row(), hierarchy_file=str(tmp_path / "tree.json"), with_descendants=True)
-
-
 # What is refused
 
 
@@ -243,17 +194,17 @@ WRONG_ROWS = [
     *rows(r"""
 a,xclick,/m/09,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has LabelName '/m/09', which the class descriptions lack
 a,xclick,Zebra,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has LabelName 'Zebra'
-a,xclick,/m/01,1,"0,1",0.5,0.2,0.6,0,0,0,0,0 | has XMin '0,1', expected a fraction of the image's side such as 0.25
-a,xclick,/m/01,1,0.1,512,0.2,0.6,0,0,0,0,0 | has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels
-a,xclick,/m/01,1,0.1,0.5,nan,0.6,0,0,0,0,0 | line 2 has YMin 'nan'
-a,xclick,/m/01,1,0.1,0.5,0.2,inf,0,0,0,0,0 | line 2 has YMax 'inf'
-a,xclick,/m/01,1,0.1,0.5,0.2,,0,0,0,0,0 | line 2 has YMax ''
-a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,,0,0 | line 2 has IsGroupOf '', expected 1, 0 or -1
-a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,2,0,0 | line 2 has IsGroupOf '2'
+a,xclick,/m/01,1,"0,1",0.5,0.2,0.6,0,0,0,0,0 | line 2 is 'a,xclick,/m/01,1,0,1,0.5,0.2,0.6,0,0,0,0,0', expected
+a,xclick,/m/01,1,0.1,512,0.2,0.6,0,0,0,0,0 | a box in fractions of the image's sides with decimal points
+a,xclick,/m/01,1,0.1,0.5,nan,0.6,0,0,0,0,0 | a box in fractions
+a,xclick,/m/01,1,0.1,0.5,0.2,inf,0,0,0,0,0 | a box in fractions
+a,xclick,/m/01,1,0.1,0.5,0.2,,0,0,0,0,0 | a box in fractions
+a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,,0,0 | IsGroupOf 1, 0 or -1
+a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,2,0,0 | IsGroupOf 1, 0 or -1
 a,xclick,/m/01,much,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has Confidence 'much', expected a number from 0 to 1
 a,xclick,/m/01,nan,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has Confidence 'nan'
-../a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has ImageID '../a', expected letters
-,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 has ImageID ''
+../a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 is '../a,xclick
+,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 is ',xclick
 a,xclick | line 2 has 2 fields, the header 13
 a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0,0.5 | line 2 has 14 fields, the header 13
 "a,xclick,/m/01,1,0.1,0.5,0.2,0.6,0,0,0,0,0 | line 2 is not a CSV row
@@ -398,7 +349,7 @@ def test_boxes_of_the_oracle(tmp_path, samples):
     assert found == [{key: entry[key] for key in ("image", "name", "bbox", "is_group_of")} for entry in expected]
 
 
-def test_both_layouts_of_the_boxes_and_the_toy(tmp_path, samples):
+def test_both_layouts_of_the_boxes(tmp_path, samples):
     classes = {"class_descriptions_file": str(samples / "class-descriptions-boxable.csv")}
     for number, (name, boxes) in enumerate(
         {"train-annotations-bbox.csv": 8, "oidv6-train-annotations-bbox.csv": 3, "test-annotations-bbox.csv": 9}.items()
@@ -408,23 +359,6 @@ def test_both_layouts_of_the_boxes_and_the_toy(tmp_path, samples):
             object_annotations_file=str(samples / name), index_folder=tmp_path / str(number), **classes
         )
         assert sum(map(len, content(data).values())) == boxes
-    toy = samples / "datumaro_toy"
-    for split, name, box in (
-        ("train", "oidv6-train-annotations-bbox.csv", ("b.jpg", "Generic label #0", 0.2, 0.3, 0.8, 0.2, False)),
-        ("test", "test-annotations-bbox.csv", ("c.jpg", "Generic label #3", 0.7, 0, 0.1, 0.5, True)),
-    ):
-        (tmp_path / split).mkdir()
-        data = read_open_images(
-            object_annotations_file=str(toy / "annotations" / name),
-            index_folder=tmp_path / split,
-            class_descriptions_file=str(toy / "annotations" / "oidv6-class-descriptions.csv"),
-        )
-        assert [(file, *one) for file, [one] in content(data).items()] == [box]
-        [entry] = records_of(data, toy / "images" / split, output_prefix=str(tmp_path / split / "r"))["annotations"]
-        assert entry["iscrowd"] == box[-1]
-        with Image.open(toy / "images" / split / box[0]) as image:
-            width, height = image.size
-        assert entry["bbox"] == pytest.approx([box[2] * width, box[3] * height, box[4] * width, box[5] * height])
 
 
 def test_boxes_without_area_and_images_without_file_are_skipped(read, tmp_path):

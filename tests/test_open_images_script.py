@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from test_get_open_images import HEADER, box
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.convert import convert_shard
+from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.formats.open_images.open_images_labels import read_open_images
-from dataset.conversion.other_annotations import recognized
+from dataset.conversion.formats.open_images import read_open_images
 from dataset.conversion.sharding import shards
 from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records

@@ -4,9 +4,9 @@ import pytest
 from test_file_kinds import COCO, CVAT, LABELME, OPEN_IMAGES_CSV, VOC, YOLO_DATA
 
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.voc import read_voc
-from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support.errors import InputError
 

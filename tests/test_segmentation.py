@@ -14,8 +14,7 @@ SIZE = (20, 30)  # height, width
 
 def pixels_of(segmentation, size=SIZE):
     check_segmentation(segmentation)
-    png, fix = mask_png(segmentation, size)
-    return np.asarray(Image.open(io.BytesIO(png))), fix
+    return np.asarray(Image.open(io.BytesIO(mask_png(segmentation, size))))
 
 
 def rectangle(left, top, right, bottom):
@@ -35,9 +34,7 @@ def test_masks_of_coco_are_those_of_pycocotools(data_folder):
     kinds = set()
     for annotation in content["annotations"]:
         given, size = annotation["segmentation"], sizes[annotation["image_id"]]
-        pixels, fix = pixels_of(given, size)
-        np.testing.assert_array_equal(pixels, by_pycocotools(given, size))
-        assert fix is None
+        np.testing.assert_array_equal(pixels_of(given, size), by_pycocotools(given, size))
         kinds.add(type(given))
     assert kinds == {list, dict}
 
@@ -47,37 +44,19 @@ def test_polygons_over_the_border_are_those_of_pycocotools():
     random = np.random.default_rng(0)
     for _ in range(100):
         given = [random.uniform((-25, -15), (55, 35), (5, 2)).ravel().tolist() for _ in range(2)]
-        pixels, fix = pixels_of(given)
-        np.testing.assert_array_equal(pixels, by_pycocotools(given, SIZE))
-        assert fix is None
-
-
-@pytest.mark.parametrize("far", [100, 1e4, 1e7, 1e9])
-def test_far_polygons_are_clipped(far):
-    pixels, fix = pixels_of([rectangle(10, 5, far, far), rectangle(-far, -far, 3, 4)])
-    expected = np.zeros(SIZE, np.uint8)
-    expected[5:, 10:] = expected[:4, :3] = 1
-    np.testing.assert_array_equal(pixels, expected)
-    assert fix == "2 polygons of its segmentation clipped near the image"
-
-
-def test_a_far_triangle_keeps_its_slope():
-    pixels, _ = pixels_of([[0, 0, 1e6, 1e6, 0, 1e6]])  # everything below the diagonal
-    np.testing.assert_array_equal(np.abs(pixels - np.tri(*SIZE, dtype=int)).sum(axis=0) <= 1, True)
+        np.testing.assert_array_equal(pixels_of(given), by_pycocotools(given, SIZE))
 
 
 def test_polygons_outside_are_empty():
-    for given in ([rectangle(1000, 5, 1e6, 9)], [rectangle(40, 5, 50, 9)]):
-        pixels, _ = pixels_of(given)
-        assert not pixels.any()
+    assert not pixels_of([rectangle(40, 5, 50, 9)]).any()
 
 
 def test_run_lengths_go_down_the_columns():
     expected = np.zeros(SIZE, np.uint8)
     expected[15:, 0] = expected[:4, 1] = 1
     for counts in ([15, 9, 576], [15.0, 9.0, 576.0], [0, 0, 15, 9, 576], [15, 4, 0, 5, 576]):
-        np.testing.assert_array_equal(pixels_of({"size": [20, 30], "counts": counts})[0], expected)
-    assert not pixels_of({"size": [20, 30], "counts": [600]})[0].any()
+        np.testing.assert_array_equal(pixels_of({"size": [20, 30], "counts": counts}), expected)
+    assert not pixels_of({"size": [20, 30], "counts": [600]}).any()
 
 
 def test_compressed_run_lengths_are_those_of_pycocotools():
@@ -88,7 +67,7 @@ def test_compressed_run_lengths_are_those_of_pycocotools():
             np.uint8
         )
         code = coco_mask.encode(np.asfortranarray(expected))
-        found, _ = pixels_of({"size": code["size"], "counts": code["counts"].decode()}, expected.shape)
+        found = pixels_of({"size": code["size"], "counts": code["counts"].decode()}, expected.shape)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -100,38 +79,32 @@ MINUS_ONE = "O"
     ("given", "reason"),
     [
         ([rectangle(1, 2, float("nan"), 4)], "finite coordinates"),
-        ([rectangle(1, 2, float("inf"), 4)], "finite coordinates"),
         ([rectangle(1, 2, 1.1e9, 4)], "finite coordinates"),
+        ([rectangle(1, 2, 1e9, 4)], "outline of 2000000002 pixels"),
         ([rectangle(1, 2, 10**400, 4)], "finite coordinates"),
         ([rectangle(1, 2, True, 4)], "pairs of x and y"),
         ([rectangle(1, 2, "3", 4)], "pairs of x and y"),
-        ([rectangle(1, 2, [3], 4)], "pairs of x and y"),
         ([[1, 2, 3, 4]], "pairs of x and y"),
         ([[1, 2, 3, 4, 5, 6, 7]], "pairs of x and y"),
         ([7], "polygon 7"),
         ([], "0 polygons"),
         ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
         ("text", "'text', expected polygons or run lengths"),
-        (7, "expected polygons or run lengths"),
         ({"size": [20, 30]}, "expected run lengths"),
         ({"counts": [600]}, "expected run lengths"),
         ({"size": [20, "30"], "counts": [600]}, "expected run lengths"),
         ({"size": [20, 30], "counts": [True]}, "expected run lengths"),
         ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], expected that of the image, \[20, 30\]"),
         ({"size": [20, 30], "counts": [-1, 601]}, "run lengths"),
-        ({"size": [20, 30], "counts": [2**32, 600]}, "run lengths"),
         ({"size": [20, 30], "counts": [2**63, 600]}, "run lengths"),
         ({"size": [20, 30], "counts": [float("nan"), 600]}, "run lengths"),
         ({"size": [20, 30], "counts": [10.5, 589.5]}, "run lengths"),
         ({"size": [20, 30], "counts": [599]}, "sum 600"),
-        ({"size": [20, 30], "counts": [601]}, "sum 600"),
         ({"size": [20, 30], "counts": []}, "sum 600"),
         ({"size": [20, 30], "counts": MINUS_ONE}, r"run lengths \[-1\]"),
         ({"size": [20, 30], "counts": BEYOND}, "no encoder writes"),
         ({"size": [20, 30], "counts": "P"}, "no encoder writes"),
-        ({"size": [20, 30], "counts": "\u00e9"}, "no encoder writes"),
         ({"size": [20, 30], "counts": "\ud800"}, "no encoder writes"),
-        ({"size": [20, 30], "counts": "0"}, "sum 600"),
     ],
 )
 def test_what_is_no_mask_of_the_image(given, reason):
@@ -141,7 +114,7 @@ def test_what_is_no_mask_of_the_image(given, reason):
 
 def test_an_outline_without_end(monkeypatch):
     zigzag = [value for step in range(50) for value in (30 * (step % 2), step / 4)]
-    assert pixels_of([zigzag])[0].any()
+    assert pixels_of([zigzag]).any()
     monkeypatch.setattr(segmentation_module, "LONGEST_OUTLINE", 1000)
     with pytest.raises(UnusableSegmentation, match="outline of 1500 pixels in its segmentation, expected at most 1000"):
         pixels_of([zigzag])

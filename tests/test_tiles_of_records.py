@@ -95,8 +95,7 @@ def find_white(images, sizes, scales):
     return Detections(boxes, scores, np.zeros(scores.shape, np.int32), scores > 0)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize(("batch_size", "whole"), [(1, True), (3, False), (64, False)])
 def test_what_tiles_show_is_found_once_in_the_complete_images(index, batch_size, whole):
     inputs = config(batch_size=batch_size, tiling=replace(TILING, whole=whole))
     rows = detect_all(find_white, evaluation_dataset(index, inputs), class_names=NAMES)

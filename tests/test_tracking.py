@@ -12,9 +12,9 @@ from PIL import Image
 import efficientdet
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.formats.cvat import read_cvat
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
+from efficientdet.plugins.label_formats.cvat import read_cvat
 from efficientdet.tracking.lines_and_zones import TrackCounts
 from efficientdet.tracking.tracker import Tracker, require_trackers
 from efficientdet.tracking.video_tracks import TrackSettings, VideoTracks
@@ -321,7 +321,7 @@ def test_the_cvat_file_is_read_as_the_same_boxes(written, tmp_path):
     folder, rows = written
     for number in range(60):
         Image.new("RGB", SIZE[::-1]).save(tmp_path / f"frame_{number:06d}.png")
-    data = read_cvat(str(folder / "cvat_video" / "drawn.xml"), ImageFolder(str(tmp_path)), with_masks=False)[""]
+    data = read_cvat(str(folder / "cvat_video" / "drawn.xml"), ImageFolder(str(tmp_path)), with_masks=False, split=None)
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
     ours = dict(zip(NAMES.category_ids, NAMES.names, strict=True))
     read = sorted(

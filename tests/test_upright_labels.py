@@ -4,13 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from label_sets import WRITERS, Label, Picture, write
+from label_sets import WRITERS, Label, Picture, read_parts, write
 from PIL import Image
 
-from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import encode_image, stored_image
@@ -42,14 +39,7 @@ def photos(tmp_path_factory):
 
 
 def read(annotations, photos):
-    [data] = read_labels(
-        recognize(str(annotations)),
-        str(annotations),
-        ImageFolder(photos),
-        with_masks=False,
-        label_map=None,
-        output_folder=str(annotations.parent),
-    ).values()
+    [data] = read_parts(annotations, photos).values()
     return data
 
 

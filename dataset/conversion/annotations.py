@@ -1,5 +1,6 @@
 """Annotations as the format readers return them, and clipping of objects to the actual image size."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from dataset.class_names import ClassNames
-from dataset.files.untrusted_values import finite_number, number_in_text, shown, storable_text
+from dataset.class_names import ClassNames, checked_class_name
+from dataset.files.untrusted_values import error_context, finite_number, number_in_text, shown, storable_text
 from program_support.errors import InputError
 
 # A coordinate outside this range is not a fraction of the image's side, but probably pixels.
 LEAST_SHARE, MOST_SHARE = -1.0, 2.0
-_ELLIPSE_CORNERS = 64
-LARGEST_SIDE = 1e9  # pixels; the corners of a larger rotated box could overflow
+LARGEST_COORDINATE = 1e9  # pixels; the corners of a larger rotated box could overflow
 LONGEST_NAME = 4096  # characters of a path
+ROTATED = "rotated boxes became the boxes around them"
+_ELLIPSE_CORNERS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,38 +108,74 @@ class NothingUsable(InputError):
 
 
 @dataclass(kw_only=True, slots=True)
-class SplitContent:
-    """Images and findings of one split, while a reader collects them; `notes` counts what was derived, by reason."""
+class LabelCollector:
+    """Collects images, classes and findings while a reader reads labels.
 
+    `hasher` is updated with all that is read. `notes` counts what was derived, by reason.
+    """
+
+    source: str
     images: list[AnnotatedImage] = field(default_factory=list)
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    hasher: Any = field(default_factory=hashlib.sha256)
+    _ids: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
-    def skipping(self, *, file: str, kind: str = "box", image: AnnotatedImage | None = None) -> Iterator[None]:
-        """Skip the entry that the block reads if it raises InputError, whose message is the reason."""
+    def skipping(
+        self, where: str = "", *, file: str = "", kind: str = "image", image: AnnotatedImage | None = None
+    ) -> Iterator[None]:
+        """Skip the entry that the block reads if it raises InputError, whose message after `where` is the reason.
+
+        image: the image whose box the entry is. file: default: the source.
+        """
         try:
             yield
         except InputError as error:
             if image is not None:
                 image.refused += 1
-            self.skipped.append(ReportEntry(kind=kind, file=file, reason=str(error).removeprefix(f"{file}: ")))
+                kind = "box"
+            file = file or self.source
+            reason = f"{where} {error}".strip().removeprefix(f"{file}: ")
+            self.skipped.append(ReportEntry(kind=kind, file=file, reason=reason))
 
-    def note(self, file: str, reason: str, *, kind: str = "image", image_id: int | None = None) -> None:
-        """Add a note on an image or a box of a file."""
-        self.noted.append(ReportEntry(kind=kind, file=file, image_id=image_id, reason=reason))
+    def note(self, reason: str, *, file: str = "", kind: str = "image", image_id: int | None = None) -> None:
+        """Add a note on an image or a box of a file, or of the source."""
+        self.noted.append(ReportEntry(kind=kind, file=file or self.source, image_id=image_id, reason=reason))
 
-    def data_set(self, *, source: str, class_names: ClassNames | None, fingerprint: str) -> AnnotatedDataSet:
-        """Return the split as a data set; skipped boxes count as listed."""
+    def id_of(self, name: str) -> int:
+        """Return the id of a class: 1, 2, ... in order of appearance; whitespace around its name is stripped.
+
+        Raises:
+            InputError: for an empty name, and as `checked_class_name` does.
+        """
+        if not name.strip():
+            raise InputError("has no class name")
+        return self._ids.setdefault(checked_class_name(name), len(self._ids) + 1)
+
+    def named_data_set(self) -> AnnotatedDataSet:
+        """Return the data set with the classes that `id_of` has numbered.
+
+        Raises:
+            NothingUsable: there are no boxes.
+        """
+        if not self._ids or not (self.skipped or any(image.objects for image in self.images)):
+            raise NothingUsable(self.source, self.skipped)
+        with error_context(f"{self.source}:"):
+            return self.data_set(ClassNames.numbered([*self._ids]))
+
+    def data_set(self, class_names: ClassNames | None) -> AnnotatedDataSet:
+        """Return the data set; skipped boxes count as listed."""
         counted = [
-            ReportEntry(kind="box", file=source, reason=f"{count} {reason}") for reason, count in self.notes.items()
+            ReportEntry(kind="box", file=self.source, reason=f"{count} {reason}")
+            for reason, count in self.notes.items()
         ]
         return AnnotatedDataSet(
-            source=source,
+            source=self.source,
             images=self.images,
             class_names=class_names,
-            fingerprint=fingerprint,
+            fingerprint=self.hasher.hexdigest(),
             listed_boxes=sum(len(image.objects) for image in self.images)
             + sum(finding.kind == "box" for finding in self.skipped),
             skipped=self.skipped,
@@ -145,25 +183,45 @@ class SplitContent:
         )
 
 
-def checked_file_name(name: Any) -> str:
-    """Return `name` if it is inside the image folder, and no longer than a path can be.
-
-    Raises:
-        InputError: otherwise; the caller adds the context.
-    """
+def checked_name(name: Any) -> str:
+    """Return a file name that can be stored and is no longer than a path can be, else raise InputError."""
     try:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")
     except InputError as error:
         raise InputError(f"{error}: expected a name relative to the image folder") from error
-    if len(name) > LONGEST_NAME:
+    if len(name) > LONGEST_NAME:  # such as an image in base64
         raise InputError(f"has file name {shown(name)}, expected at most {LONGEST_NAME} characters")
+    return name
+
+
+def checked_file_name(name: Any) -> str:
+    """Return `name` if it is inside the image folder.
+
+    Raises:
+        InputError: otherwise; the caller adds the context.
+    """
     depth = 0
-    for part in PurePath(name).parts:
+    for part in PurePath(checked_name(name)).parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
             raise InputError(f"has file name {shown(name)}, which is outside the image folder")
     return name
+
+
+def coordinate(value: Any, where: str) -> float:
+    """Return a number, or the number in a text, of at most `LARGEST_COORDINATE`, else raise InputError."""
+    number = number_in_text(value, where=where) if isinstance(value, str) else finite_number(value, where)
+    if abs(number) > LARGEST_COORDINATE:
+        raise InputError(f"{where} is {number:g}, expected at most {LARGEST_COORDINATE:g}")
+    return number
+
+
+def outline_of(points: Any) -> list[float]:
+    """Return a list of pairs as x, y, x, y, ..; raise InputError for another value."""
+    if not isinstance(points, list) or not points or any(not isinstance(one, list) or len(one) != 2 for one in points):
+        raise InputError(f"has points {shown(points)}, expected a list of pairs of x and y")
+    return [coordinate(value, "in its points") for point in points for value in point]
 
 
 def box_around(outline: Sequence[float]) -> tuple[float, float, float, float]:
@@ -182,8 +240,8 @@ def rotated_corners(
 ) -> list[float]:
     """Return the corners of a rotated box as x, y, x, y, ..; positive angles are clockwise in the image."""
     x, y, width, height = box_xywh
-    if max(map(abs, box_xywh)) > LARGEST_SIDE:
-        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {LARGEST_SIDE:g}")
+    if max(map(abs, box_xywh)) > LARGEST_COORDINATE:
+        raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, expected at most {LARGEST_COORDINATE:g}")
     if degrees and min(width, height) <= 0:
         raise InputError(f"has the rotated box {_shown(tuple(box_xywh))}, which has no area")
     center = center or (x + width / 2, y + height / 2)
@@ -222,7 +280,7 @@ def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | No
     sides = number_in_text(height, where="its height"), number_in_text(width, where="its width")
     if 0 in sides:
         return None
-    if any(side % 1 or not 1 <= side <= LARGEST_SIDE for side in sides):
+    if any(side % 1 or not 1 <= side <= LARGEST_COORDINATE for side in sides):
         raise InputError(f"has the size {shown(width)} x {shown(height)}, expected whole numbers of pixels")
     return int(sides[0]), int(sides[1])
 

@@ -6,73 +6,17 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dataset.class_names import ClassNames, checked_class_name, class_names_in
-from dataset.conversion.annotations import (
-    AnnotatedDataSet,
-    AnnotatedImage,
-    AnnotatedObject,
-    NothingUsable,
-    ReportEntry,
-    SplitContent,
-)
+from dataset.class_names import ClassNames, class_names_in
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedObject, ReportEntry
 from dataset.files.bounded_files import read_json
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, whole_number
 from program_support.errors import InputError
 
 VOC_NAMES = (  # ids 1 to 20
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
-
-
-class ClassNumbering:
-    """Assigns ids from 1 to class names in order of appearance, until all splits are read."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-
-    def id_of(self, name: str) -> int:
-        """Return the id of a class; whitespace around its name is stripped.
-
-        Raises:
-            InputError: for an empty name, and as `checked_class_name` does.
-        """
-        if not name.strip():
-            raise InputError("has no class name")
-        name = checked_class_name(name)
-        return self._ids.setdefault(name, len(self._ids) + 1)
-
-    def class_names(self, source: str, *contents: SplitContent) -> ClassNames:
-        """Return all classes seen so far.
-
-        The error lists what was skipped in the `contents` of the splits.
-
-        Raises:
-            InputError: there are none or a name cannot be stored.
-        """
-        if not self._ids:
-            raise NothingUsable(source, [finding for content in contents for finding in content.skipped])
-        with error_context(f"{source}:"):
-            return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 
 
 def classes_by_name(names: Iterable[str]) -> ClassNames:
@@ -87,25 +31,15 @@ def read_label_map(path: str) -> ClassNames:
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("categories"), list):
         return class_names_in(content, path)
-    return _from_name_to_id(content, path)
-
-
-def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
         raise InputError(f'{path}: expected an object of class names and ids, such as {{"cat": 1, "dog": 2}}')
+    categories = []
+    for name, number in content.items():
+        if name != "background":
+            with error_context(f"{path}: class {shown(name)}"):
+                categories.append({"id": whole_number(number, "id", least=-LARGEST_ID), "name": name})
     with error_context(f"{path}:"):
-        return ClassNames.from_categories(
-            [
-                {"id": _class_id(category_id, name), "name": name}
-                for name, category_id in content.items()
-                if name != "background"
-            ]
-        )
-
-
-def _class_id(category_id: object, name: str) -> int:
-    with error_context(f"class {shown(name)}"):
-        return whole_number(category_id, "id", least=-LARGEST_ID)
+        return ClassNames.from_categories(categories)
 
 
 def named_classes(data: AnnotatedDataSet) -> ClassNames:
@@ -120,7 +54,7 @@ def with_composed_names(data: AnnotatedDataSet) -> AnnotatedDataSet:
     Two classes whose names look alike, as macOS decomposes the letters of file names, become one.
     """
     composed, first = {}, dict[str, int]()
-    for number, name in _names_by_id(data).items():
+    for number, name in named_classes(data).by_id().items():
         composed[number] = first.setdefault(unicodedata.normalize("NFC", name), number)
     names = ClassNames(tuple(first.values()), tuple(first))
     if names == data.class_names:
@@ -139,13 +73,13 @@ def with_composed_names(data: AnnotatedDataSet) -> AnnotatedDataSet:
 def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
     """Return the classes of all splits: with the ids of the data set where these agree, else numbered by name."""
     if own_numbers:
-        brought = {pair for data in by_split.values() for pair in _names_by_id(data).items()}
+        brought = {pair for data in by_split.values() for pair in named_classes(data).by_id().items()}
         if any(len({*side}) < len(brought) for side in zip(*brought, strict=True)):
             return ClassNames.numbered(sorted({name for _, name in brought}))
         return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
     used: set[str] = set()
     for data in by_split.values():
-        names = _names_by_id(data)
+        names = named_classes(data).by_id()
         all_of_voc = named_classes(data).names == VOC_NAMES  # the reader's default, not the classes in use
         used |= (
             {names[one.category_id] for image in data.images for one in image.objects}
@@ -157,15 +91,10 @@ def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: boo
 
 def note_of_other_ids(by_split: Mapping[str, AnnotatedDataSet], class_names: ClassNames) -> str | None:
     """Return a note if files of one data set give a class other ids than `class_names`."""
-    ids = {*zip(class_names.category_ids, class_names.names, strict=True)}
-    if all(_names_by_id(data).items() <= ids for data in by_split.values()):
+    ids = class_names.by_id().items()
+    if all(named_classes(data).by_id().items() <= ids for data in by_split.values()):
         return None
     return f"{listed(data.source for data in by_split.values())} number the classes differently: merged by name"
-
-
-def _names_by_id(data: AnnotatedDataSet) -> dict[int, str]:
-    class_names = named_classes(data)
-    return dict(zip(class_names.category_ids, class_names.names, strict=True))
 
 
 def in_one_order(
@@ -188,42 +117,29 @@ def in_one_order(
     number_of = dict(zip(composed, class_names.category_ids, strict=True))
     merged = {}
     for split, data in by_split.items():
-        names = _names_by_id(data)
-        new_number = {number: number_of.get(name) for number, name in names.items()}
+        names = named_classes(data).by_id()
         for image in ordered[split]:
-            image.objects = sorted(
-                (_renumbered(one, new_number, names, image, number_of) for one in image.objects), key=_place
-            )
-        made_from = json.dumps(
-            [
-                data.fingerprint,
-                class_names.to_categories(),
-                [[image.image_id, image.file_name] for image in ordered[split]],
-            ]
-        )
+            objects = []
+            for one in image.objects:
+                if (name := names[one.category_id]) not in number_of:
+                    raise InputError(
+                        f"{image.file_name}: class {shown(name)} of an object is not in the label map; expected one "
+                        f"of {listed(number_of)}"
+                    )
+                objects.append(replace(one, category_id=number_of[name]))
+            image.objects = sorted(objects, key=_place)
+        made_from = [
+            data.fingerprint,
+            class_names.to_categories(),
+            [[one.image_id, one.file_name] for one in ordered[split]],
+        ]
         merged[split] = replace(
             data,
             images=ordered[split],
             class_names=class_names,
-            fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
+            fingerprint=hashlib.sha256(json.dumps(made_from).encode()).hexdigest(),
         )
     return merged
-
-
-def _renumbered(
-    annotation: AnnotatedObject,
-    new_number: dict[int, int | None],
-    names: dict[int, str],
-    image: AnnotatedImage,
-    number_of: dict[str, int],
-) -> AnnotatedObject:
-    number = new_number[annotation.category_id]
-    if number is None:
-        raise InputError(
-            f"{image.file_name}: class {shown(names[annotation.category_id])} of an object is not in the label "
-            f"map; expected one of {listed(number_of)}"
-        )
-    return replace(annotation, category_id=number)
 
 
 def _place(annotation: AnnotatedObject) -> tuple[float, ...]:

@@ -10,12 +10,13 @@ from dataclasses import replace
 from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.conversion_config import ConversionConfig, WritingSettings
 from dataset.conversion.conversion_options import (
     IMAGES_WORTH_A_SHARD,
     MOST_DEFAULT_SHARDS,
+    ConversionConfig,
     ConvertOptions,
     WritingOptions,
+    WritingSettings,
 )
 from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.sharding.shard_files import CONTINUE, existing_shards

@@ -165,7 +165,13 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
         "images_dropped": len(report.dropped),
-        **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
+        **{
+            name: [
+                {key: value for key, value in asdict(finding).items() if value is not None}
+                for finding in getattr(report, name)
+            ]
+            for name in _FINDINGS
+        },
     }
 
 
@@ -173,13 +179,7 @@ def _per_class_name(counts: Counter[int], class_names: ClassNames | None) -> dic
     """Return the number of boxes of each class, including classes without boxes."""
     if class_names is None:
         return {}
-    return {
-        name: counts[category_id] for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)
-    }
-
-
-def _entry(finding: ReportEntry) -> dict:
-    return {key: value for key, value in asdict(finding).items() if value is not None}
+    return {name: counts[category_id] for category_id, name in class_names.by_id().items()}
 
 
 def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -212,23 +212,6 @@ def _line(finding: ReportEntry) -> str:
     return f"{finding.file}{' (' + ', '.join(ids) + ')' if ids else ''}: {finding.reason}"
 
 
-def _unusable_classes(report: Report, class_names: ClassNames | None, labeled: Collection[str]) -> str | None:
-    """Return a warning of the labeled classes whose boxes are all ignored in training or in evaluation."""
-    usable = _per_class_name(report.usable_per_class, class_names)
-    boxes = _per_class_name(report.boxes_per_class, class_names)
-    unusable = [
-        f"{name} ({boxes[name]} boxes)"
-        for name, count in usable.items()
-        if boxes[name] and not count and (not labeled or name in labeled)
-    ]
-    if not unusable:
-        return None
-    return (
-        f"warning: {len(unusable)} of {len(usable)} classes have only crowd or difficult boxes: {listed(unusable)}; "
-        "training ignores crowds, evaluation both; to use them as objects, set --crowds_as_objects"
-    )
-
-
 def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Collection[str] = ()) -> list[str]:
     """Return a summary for the console: images, boxes, fixed and skipped items, objects per class.
 
@@ -242,7 +225,8 @@ def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Co
     ]
     if report.most_boxes:
         lines.append(f"         at most {report.most_boxes} in one image ({report.most_boxes_file})")
-    per_class = sorted(_per_class_name(report.boxes_per_class, class_names).items(), key=lambda item: -item[1])
+    boxes = _per_class_name(report.boxes_per_class, class_names)
+    per_class = sorted(boxes.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])
     if shown:
         without = sum(not count for _, count in per_class)
@@ -257,8 +241,16 @@ def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Co
                 f"warning: none of the {report.images} images has a box: all count as images without objects; expected "
                 "label files of this split, or no such split"
             )
-    if warning := _unusable_classes(report, class_names, labeled):
-        lines.append(warning)
+    unusable = [
+        f"{name} ({boxes[name]} boxes)"
+        for name, count in _per_class_name(report.usable_per_class, class_names).items()
+        if boxes[name] and not count and (not labeled or name in labeled)
+    ]
+    if unusable:
+        lines.append(
+            f"warning: {len(unusable)} of {len(boxes)} classes have only crowd or difficult boxes: {listed(unusable)}; "
+            "training ignores crowds, evaluation both; to use them as objects, set --crowds_as_objects"
+        )
     for title in _FINDINGS:
         if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)

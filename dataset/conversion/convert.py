@@ -124,8 +124,7 @@ def _fitted_objects(
         mask = None
         if with_masks and fitted is not None:
             try:
-                mask, fix = mask_png(fitted.segmentation, size)
-                reason = "; ".join(filter(None, (reason, fix)))
+                mask = mask_png(fitted.segmentation, size)
             except UnusableSegmentation as error:
                 fitted, reason = None, str(error)
         if reason:

@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import parse_qs, unquote, unquote_plus
 
-from dataset.conversion.annotations import LONGEST_NAME, AnnotatedImage, checked_file_name, in_hundredths
+from dataset.conversion.annotations import AnnotatedImage, checked_file_name, checked_name, in_hundredths
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.upright_labels import stored_shape
 from dataset.files.image_files import IMAGE_SUFFIXES, UNREAD_SUFFIXES, note_of_unread
-from dataset.files.untrusted_values import error_context, listed, shown, storable_text
+from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError
 from program_support.remote_addresses import address_of, is_remote, storage
 
@@ -147,22 +148,37 @@ def best_path_matches(name: str, others: Sequence[str]) -> list[str]:
     return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
 
 
-def _checked_text(name: object) -> str:
-    try:
-        text = storable_text(name, "file name")
-    except InputError as error:
-        raise InputError(f"{error}: expected a name relative to the image folder") from error
-    if len(text) > LONGEST_NAME:  # such as an image in base64, of which every form would be a copy
-        raise InputError(f"has file name {shown(text)}, expected at most {LONGEST_NAME} characters")
-    return text
-
-
-def name_forms(name: str) -> list[str]:
+def _name_forms(name: str) -> list[str]:
     """Return a name, the path in a URL or in Label Studio's ?d=PATH or ?fileuri=BASE64, and each unquoted."""
     path, mark, query = name.partition("?")
     values = parse_qs(query) if mark else {}
     forms = [name, *values.get("d", ()), *filter(None, map(_of_base64, values.get("fileuri", ()))), path]
     return [*forms, *map(unquote, forms), *(unquote_plus(unquote(form)) for form in forms)]  # some are quoted twice
+
+
+def is_labeled_region(region: Any) -> bool:
+    """Return whether a region of a Label Studio task has a label."""
+    value = region.get("value") if isinstance(region, dict) else None
+    return isinstance(value, dict) and any(name.endswith("labels") for name in value)
+
+
+def image_reference(task: dict) -> str | None:
+    """Return the image of a Label Studio task, a value of its data.
+
+    Its key is often the name of the tag that the regions are in, or `image`; else the first one that names an image.
+    """
+    data, annotations = task.get("data"), task.get("annotations")
+    texts = {key: value for key, value in data.items() if isinstance(value, str)} if isinstance(data, dict) else {}
+    results = [one.get("result") for one in annotations or () if isinstance(one, dict)]
+    regions = [region for result in results if isinstance(result, list) for region in result]
+    named = [
+        key
+        for key, text in texts.items()
+        if any(PurePosixPath(form).suffix.lower() in IMAGE_SUFFIXES for form in _name_forms(text))
+    ]
+    tags = {str(region.get("to_name")) for region in regions if is_labeled_region(region)}
+    key = next(filter(texts.__contains__, [*(tags & {*named}), "image", *named, *texts]), None)
+    return None if key is None else texts[key]
 
 
 def _of_base64(text: str) -> str:
@@ -236,7 +252,7 @@ class ImageFolder(FolderFiles):
             InputError: to which the caller adds the context, for a name that no file can have and for a second name
                 of the same image.
         """
-        names = [_checked_text(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
+        names = [checked_name(one).removeprefix(f"{self.folder.resolve()}/") for one in (name, *others) if one]
         if not names:
             raise InputError(f"has file name {shown(name)}: expected a name relative to the image folder")
         matched, annotated = self._match(names, split, label_file)
@@ -272,14 +288,14 @@ class ImageFolder(FolderFiles):
         if match := self.find(names[0], split=split, label_file=label_file):
             return match, names[0]
         for name in names:
-            forms = name_forms(name)
+            forms = _name_forms(name)
             for form in dict.fromkeys([*forms, *(stem + suffix for stem in _stems(forms) for suffix in _SUFFIXES)]):
                 if match := self.find(form, split=split, label_file=label_file):
                     if _parts(names[0])[-1:] not in (_parts(match)[-1:], _parts(PurePosixPath(match).stem)):
                         self._annotated[match] = names[0]
                     return match, name
         for name in names:
-            if match := next(filter(None, map(self.find_upload, name_forms(name))), None):
+            if match := next(filter(None, map(self.find_upload, _name_forms(name))), None):
                 self._annotated[match] = names[0]
                 return match, name
         parts = [part for part in names[0].replace("\\", "/").split("/") if part not in ("", ".", "..")]

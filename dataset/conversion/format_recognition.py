@@ -1,20 +1,24 @@
-"""Detect the label format of a data set from its content."""
+"""Detect the label format of a data set from its content, and name the right converter for another format."""
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from dataset.conversion.formats.csv_boxes import csv_header_error
 from dataset.files.file_kinds import (
-    LABEL_FORMATS,
+    CORE_FORMATS,
+    FORMAT_NAMES,
     FileKind,
+    LabelFormat,
     annotations_in,
     holds_records,
     is_conversion_output,
     kind_and_advice,
     kind_of_file,
+    label_formats,
 )
 from dataset.files.untrusted_values import listed
 from program_support.claimed_outputs import is_output
@@ -22,17 +26,29 @@ from program_support.errors import InputError
 
 _EXPECTED = (
     "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
-    "file, a CVAT XML file, labelme JSON files, a Label Studio JSON file, a JSON file of Frigate's events, a FiftyOne "
-    "JSON file, .txt files of DOTA or VisDrone, or a CSV table of boxes"
+    f"file, a CSV table of boxes, or labels of {', '.join(FORMAT_NAMES[len(CORE_FORMATS) :])}"
 )
 _MOST_FILES = 1000  # files that records are looked for in
 _SEVERAL = 3  # maximum number of files in a message
 
+_EXPECTED_FILES = {
+    FileKind.COCO: "a COCO json (instances_*.json)",
+    FileKind.VOC: "a folder of Pascal VOC XML files",
+    FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)",
+}
+_CONVERTERS = {
+    FileKind.COCO: "dataset/create_coco_tfrecord.py --object_annotations_file={path}",
+    FileKind.VOC: "dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
+    FileKind.OPEN_IMAGES: "dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
+}
+_ANY_FORMAT = "dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
+_REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
+
 
 class RecognizedLabels(NamedTuple):
-    """A format of `LABEL_FORMATS`, the reason, and the files that identify it (a sample in large folders)."""
+    """A format, the reason, and the files that identify it (a sample in large folders)."""
 
-    format: str
+    format: LabelFormat
     reason: str
     files: list[Path]
 
@@ -58,25 +74,21 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
         recognized = [(path, kind)] if (kind := kind_of_file(path)) else []
     else:
         raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
-    by_format = {
-        name: files
-        for name, (_, kinds) in LABEL_FORMATS.items()
-        if (files := [(file, kind) for file, kind in recognized if kind in kinds])
-    }
-    if label_format != "auto":
-        title, files = LABEL_FORMATS[label_format][0], by_format.get(label_format, [])
-        because = _first(files) if files else "--format selects it"
-        return RecognizedLabels(label_format, f"labels: {title}, because {because}", [file for file, _ in files])
-    if len(by_format) > 1:
+    formats, by_format = label_formats(), dict[str, list[tuple[Path, FileKind | LabelFormat]]]()
+    for name, one in formats.items():
+        if files := [(file, kind) for file, kind in recognized if kind is one or kind in one.kinds]:
+            by_format[name] = files
+    if label_format == "auto" and len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
         raise InputError(
             f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
             f"or folder to convert, or --format={'|'.join(by_format)}"
         )
-    for name, files in by_format.items():
-        return RecognizedLabels(
-            name, f"labels: {LABEL_FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files]
-        )
+    if label_format != "auto" or by_format:
+        chosen = formats[next(iter(by_format)) if label_format == "auto" else label_format]
+        files = by_format.get(chosen.name, [])
+        reason = f"labels: {chosen.title}, because {_first(files) if files else '--format selects it'}"
+        return RecognizedLabels(chosen, reason, [file for file, _ in files])
     for file, kind in recognized:
         if kind is FileKind.UNREAD:
             raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
@@ -93,15 +105,62 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
     )
 
 
-def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
+def _first(files: Iterable[tuple[Path, FileKind | LabelFormat]]) -> str:
     file, kind = next(iter(files))
     return f"{file} is {kind.value}"
 
 
-def _description(path: Path, recognized: list[tuple[Path, FileKind]]) -> str:
+def _description(path: Path, recognized: list[tuple[Path, FileKind | LabelFormat]]) -> str:
     if not path.is_dir():
         return f"is {recognized[0][1].value}" if recognized else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"
     return f"no labels of a known format in this folder, which holds {holds}, or in three levels of folders below it"
+
+
+@contextlib.contextmanager
+def recognized(*paths: str, expected: FileKind) -> Iterator[None]:
+    """Replace an InputError in the block by a clearer one if the files have another format.
+
+    The format is checked only after an error, so that large files are not read twice.
+    """
+    try:
+        yield
+    except InputError as error:
+        for path in filter(None, paths):
+            if message := (_recognized_folder if Path(path).is_dir() else _recognized_file)(path, expected):
+                raise InputError(message) from error
+        raise
+
+
+def _recognized_file(path: str, expected: FileKind) -> str | None:
+    kind = kind_of_file(path)
+    if kind is None or kind in _REPORTED_BY_READER or (kind is expected and kind is not FileKind.VOC):
+        return None
+    if (kind, expected) == (FileKind.CSV, FileKind.OPEN_IMAGES):
+        return None  # the reader reports which column is missing
+    return _message(Path(path), kind, expected=expected)
+
+
+def _recognized_folder(folder: str, expected: FileKind) -> str | None:
+    by_kind = {kind: path for path, kind in reversed([*annotations_in(folder)])}  # the first file of each
+    if expected in by_kind:
+        if expected is not FileKind.VOC:
+            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={by_kind[expected]}"
+        return None
+    return next((_message(path, kind, expected=expected) for path, kind in annotations_in(folder)), None)
+
+
+def _message(path: Path, kind: FileKind | LabelFormat, *, expected: FileKind) -> str:
+    if kind is FileKind.UNREAD:
+        return f"{path}: is {kind_and_advice(path)[1]}"
+    advice = ""
+    if kind is FileKind.ZIP:
+        advice = ": unpack it first"
+    elif kind.holds_annotations:
+        is_part = kind is FileKind.YOLO_LABELS or (isinstance(kind, LabelFormat) and kind.is_file_per_image)
+        given = path.parent if is_part else path
+        converter = _ANY_FORMAT if isinstance(kind, LabelFormat) else _CONVERTERS.get(kind, _ANY_FORMAT)
+        advice = f": use {converter.format(path=given, folder=path.parent)}"
+    return f"{path}: is {kind.value}, expected {_EXPECTED_FILES[expected]}{advice}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.conversion.annotations import (
-    LARGEST_SIDE,
+    LARGEST_COORDINATE,
     AnnotatedDataSet,
     AnnotatedImage,
     fitted_object,
@@ -31,8 +31,8 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
     mark_upright(data.images, image_folder)
-    names, sizes, owners, boxes, classes, labeled = [], [], [], [], [], []
-    crowd, difficult = [], []
+    labeled: list[AnnotatedImage] = []
+    sizes, rows = [], []  # rows: image, box, class, crowd, difficult
     left_out, images_left_out = (
         [f"{finding.file}: {finding.reason}" for finding in data.skipped if (finding.kind == "image") is of_images]
         for of_images in (False, True)
@@ -43,38 +43,35 @@ def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledIma
         except InputError as error:
             images_left_out.append(str(error))
             continue
-        names.append(image.file_name)
-        labeled.append(image)
-        sizes.append(size)
         for annotation in image.objects:
             fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
             if fitted is None:
                 left_out.append(f"{image.file_name}: {reason}")
                 continue
             x, y, width, height = fitted.box_xywh
-            owners.append(len(names) - 1)
-            boxes.append((y, x, y + height, x + width))
-            classes.append(class_of[fitted.category_id])
-            crowd.append(fitted.is_crowd)
-            difficult.append(fitted.is_difficult)
+            box = (y, x, y + height, x + width)
+            rows.append((len(labeled), box, class_of[fitted.category_id], fitted.is_crowd, fitted.is_difficult))
+        labeled.append(image)
+        sizes.append(size)
+    owners, boxes, classes, crowd, difficult = zip(*rows, strict=True) if rows else [()] * 5
     return LabeledImages(
         class_names=data.class_names,
-        names=names,
+        names=[image.file_name for image in labeled],
         sizes=np.array(sizes, np.int32).reshape(-1, 2),
         owners=np.array(owners, np.int32),
         boxes=np.array(boxes, np.float32).reshape(-1, 4),
         classes=np.array(classes, np.int32),
         crowd=np.array(crowd, bool),
         difficult=np.array(difficult, bool),
-        digests=[b""] * len(names),
-        encoded=lambda number: _encoded(Path(image_folder) / names[number], labeled[number]),
+        digests=[b""] * len(labeled),
+        encoded=lambda number: _encoded(Path(image_folder) / labeled[number].file_name, labeled[number]),
         left_out=left_out,
         images_left_out=images_left_out,
     )
 
 
 def _annotated_size(image: AnnotatedImage) -> tuple[int, int] | None:
-    if image.size and max(image.size) > LARGEST_SIDE:
+    if image.size and max(image.size) > LARGEST_COORDINATE:
         raise InputError(f"{image.file_name}: says {image.size[1]}x{image.size[0]}, which no image has")
     return image.size
 

@@ -14,20 +14,9 @@ from program_support.remote_addresses import read_ahead
 SPLITS = ("train", "val", "test")
 HELD_OUT = ("val", "test")
 _WORDS = {
-    "train": "train",
-    "training": "train",
-    "trainset": "train",
-    "val": "val",
-    "valid": "val",
-    "valset": "val",
-    "validation": "val",
-    "eval": "val",
-    "evaluation": "val",
-    "test": "test",
-    "testing": "test",
-    "testset": "test",
-    "holdout": "test",
-    "heldout": "test",
+    **dict.fromkeys(("train", "training", "trainset"), "train"),
+    **dict.fromkeys(("val", "valid", "valset", "validation", "eval", "evaluation"), "val"),
+    **dict.fromkeys(("test", "testing", "testset", "holdout", "heldout"), "test"),
 }
 # Words of folder names that say what a folder holds: test_images and labels-val are splits, crash_test is none
 _CONTENTS = frozenset(
@@ -140,14 +129,6 @@ def splits_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict
             for split in others
         },
     }
-
-
-def splits_of_file(data: AnnotatedDataSet, named: str | None) -> dict[str, AnnotatedDataSet]:
-    """Return the splits of a file whose name tells a split, or None; images in held-out folders remain held out."""
-    if named is None:
-        return {"": data}
-    folders = [split_of_folders(image.file_name) for image in data.images]
-    return splits_by_name(data, [folder if folder in HELD_OUT else named for folder in folders])
 
 
 def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:

@@ -5,18 +5,17 @@ the run lengths specify, so numbers out of range crash the process.
 """
 
 import io
-import itertools
 from typing import Any, TypeGuard
 
 import numpy as np
 from PIL import Image
 
+from dataset.conversion.annotations import LARGEST_COORDINATE
 from dataset.files.untrusted_values import shown
 from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
 
-LARGEST_COORDINATE = 1e9
 MOST_POLYGONS = 10_000  # limit of an object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
-LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object, clipped: 160 MB in pycocotools
+LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object: 160 MB in pycocotools
 
 
 class UnusableSegmentation(ValueError):
@@ -52,23 +51,20 @@ def reason_to_skip(segmentation: Any) -> str | None:
     return None
 
 
-def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | None]:
-    """Return a PNG of the size (height, width), 1 inside the object, and a description of changes or None.
-
-    `segmentation` has passed `check_segmentation`.
+def mask_png(segmentation: Any, size: tuple[int, int]) -> bytes:
+    """Return a PNG of the size (height, width), 1 inside the object, of what has passed `check_segmentation`.
 
     Raises:
         UnusableSegmentation: it does not fit this image.
     """
-    fix = None
-    if isinstance(segmentation, list):
-        union, fix = _union(segmentation, size)
-        pixels = decoded(union).view(np.uint8)
-    else:
-        pixels = _unrolled(segmentation, size)
+    pixels = (
+        decoded(_union(segmentation, size)).view(np.uint8)
+        if isinstance(segmentation, list)
+        else _unrolled(segmentation, size)
+    )
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue(), fix
+    return buffer.getvalue()
 
 
 def validated_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
@@ -78,9 +74,7 @@ def validated_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLength
         UnusableSegmentation: the run lengths do not fit the image.
     """
     check_segmentation(segmentation)
-    return (
-        _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
-    )
+    return _union(segmentation, size) if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
 
 
 def _is_flat(values: Any) -> TypeGuard[list[int | float]]:
@@ -110,47 +104,15 @@ def _points(polygon: Any) -> np.ndarray:
     return points
 
 
-def _union(segmentation: list, size: tuple[int, int]) -> tuple[RunLengths, str | None]:
-    """Return the union of polygons in an image of `size`, and a note if some were clipped.
-
-    Only polygons farther outside than the size of the image are clipped: pycocotools ignores parts outside the image.
-    """
-    height, width = size
+def _union(segmentation: list, size: tuple[int, int]) -> RunLengths:
+    """Return the union of polygons in an image of `size`; parts outside the image are left out."""
     polygons = [_points(polygon) for polygon in segmentation]
-    window = np.array([[-width, -height], [2 * width, 2 * height]], np.float64)
-    inside = [((points >= window[0]) & (points <= window[1])).all() for points in polygons]
-    outlines = [points if whole else _clipped(points, window) for points, whole in zip(polygons, inside, strict=True)]
-    outlines = [points for points in outlines if len(points) >= 3]
-    fix = None if all(inside) else f"{inside.count(False)} polygons of its segmentation clipped near the image"
-    _check_outline(outlines, longest_edge=3 * max(size))
-    return (encoded([points.ravel() for points in outlines], size) if outlines else run_lengths(np.zeros(size))), fix
-
-
-def _check_outline(polygons: list[np.ndarray], *, longest_edge: int) -> None:
-    if sum(map(len, polygons)) * longest_edge <= LONGEST_OUTLINE:
-        return  # the usual case
     outline = sum(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum() for points in polygons)
     if outline > LONGEST_OUTLINE:
         raise UnusableSegmentation(
             f"outline of {outline:.0f} pixels in its segmentation, expected at most {LONGEST_OUTLINE}"
         )
-
-
-def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """Clip a polygon to [[x_min, y_min], [x_max, y_max]] edge by edge (Sutherland and Hodgman 1974): [m, 2].
-
-    Separate parts remain connected along the border of the window.
-    """
-    for axis, (sign, bounds) in itertools.product((0, 1), ((-1, window[0]), (1, window[1]))):
-        following = np.roll(points, -1, axis=0)
-        beyond, beyond_next = (sign * (ends[:, axis] - bounds[axis]) > 0 for ends in (points, following))
-        crosses = beyond != beyond_next
-        run = np.where(crosses, following[:, axis] - points[:, axis], 1.0)
-        share = (bounds[axis] - points[:, axis]) / run
-        crossings = points + share[:, None] * (following - points)
-        crossings[:, axis] = bounds[axis]
-        points = np.stack([points, crossings], axis=1)[np.stack([~beyond, crosses], axis=1)]
-    return points
+    return encoded([points.ravel() for points in polygons], size)
 
 
 def _unrolled(segmentation: dict, size: tuple[int, int]) -> np.ndarray:

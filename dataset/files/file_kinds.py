@@ -6,144 +6,18 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, is_separator_line, open_regular_file
+from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
+from program_support.checked_fields import Limit
 from program_support.errors import InputError
-
-LinesTest = Callable[[list[str]], bool]
-
-
-def _every(pattern: str) -> LinesTest:
-    """Return a test whether a pattern matches each of the lines."""
-    return lambda lines: all(re.fullmatch(pattern, line.strip()) for line in lines)
-
-
-_COCO, _VIA = "export COCO instead", "choose Annotation > Export Annotations (COCO format)"
-_OBJECTS = (  # what it is, what to do, keys of the outermost object or of a list's first: "all,of,these|or,of,these"
-    ("a Datumaro json", "convert it with: datum convert -if datumaro -f coco_instances", "items,categories"),
-    ("a project or export of VGG Image Annotator (VIA)", _VIA, "_via_img_metadata|project,metadata,config"),
-    (
-        "a FiftyOne json without detections, or of another export than those with labels.json or samples.json",
-        "export detections with dataset_type=fiftyone.types.FiftyOneDataset",
-        "sample_fields|classes,labels|samples|filepath",
-    ),
-    ("a VoTT json", "export Pascal VOC instead", "asset,regions|assets,tags"),
-    ("a Supervisely json", "run its app Export to COCO", "objects,size|classes,tags"),
-    ("a SuperAnnotate json", "export COCO instead (superannotate: sa.export_annotation)", "instances,metadata"),
-    ("a V7 Darwin json", "export COCO, Pascal VOC or YOLO instead", "annotations,item|annotations,image,dataset"),
-    (
-        "a Labelbox export",
-        "convert it to COCO, with labelbox.data.serialization.COCOConverter",
-        "data_row,projects|dataRow|Label,Labeled Data|Label,DataRow ID|Label,ID",
-    ),
-    ("a Hasty json", _COCO, "label_classes,images"),
-    ("a Cityscapes json", "convert it to COCO, with cityscapesscripts", "imgHeight,imgWidth,objects"),
-    ("a BDD100K json", "convert it with: python -m bdd100k.label.to_coco -m det", "name,labels|name,frames"),
-    ("a Scale AI json", _COCO, "task_id|params,response"),
-    ("a Dataloop json", _COCO, "datasetId,annotations"),
-    ("an Encord json", _COCO, "data_hash|label_hash"),
-    ("a Kili json", _COCO, "labels,externalId|labels,content"),
-    ("a manifest of SageMaker Ground Truth", "convert it to COCO", "source-ref"),
-    ("JSON Lines of Vertex AI", "export the CSV of AutoML instead", "imageGcsUri"),
-    ("JSON Lines of Azure Machine Learning", "export COCO from the labeling project instead", "image_url,label"),
-    ("JSON Lines of Roboflow for PaliGemma or Florence-2", _COCO, "image,prefix,suffix"),
-    (
-        "JSON Lines of Ultralytics",
-        "export YOLO instead, or convert it with ultralytics.data.converter.convert_ndjson_to_yolo",
-        "type,class_names",
-    ),
-    (
-        "JSON Lines of Hugging Face",
-        "write a csv table with a line for each box: file, left, top, right, bottom, class (objects.bbox has left, "
-        "top, width and height)",
-        "file_name,objects",
-    ),
-    (
-        "a file of Edge Impulse's labels",
-        "convert it to COCO or YOLO: each of its boxes has label, x, y, width and height in pixels",
-        "version,boundingBoxes|version,files",
-    ),
-    (
-        "a CreateML json",
-        "export COCO or Pascal VOC from the labeling tool instead",
-        "image,annotations|image,annotation|imagefilename,annotations|imagefilename,annotation",
-    ),
-    ("a Prodigy export", "convert it to COCO", "image,spans"),
-    (
-        "an annotation file of MMDetection",
-        "expected the COCO json that it was made from",
-        "metainfo,data_list|filename,ann|filename,detection",
-    ),
-    ("a file of Label Studio's storage, one task", "export JSON from the project instead", "result,task"),
-)
-_is_wider_face = _every(r"\S+/\S+\.jpg|\d+|(\d+ ){9}\d+ ?")
-_LINES: list[tuple[str, str, LinesTest]] = [  # what it is, what to do, test of the lines, of which there is one
-    (
-        "a KITTI label file",
-        "convert it to COCO or YOLO: columns 5 to 8 are the left, top, right and bottom of the box",
-        _every(r"[A-Za-z_]\S*( -?[\d.]+(e[+-]?\d+)?){14,15}"),
-    ),
-    (
-        "a file of MOTChallenge tracks",
-        "convert it to COCO, with tools/dataset_converters/mot2coco.py of MMTracking",
-        _every(r"\d+,-?\d+(,-?[\d.]+){7,8}"),
-    ),
-    (
-        "a label file of OIDv4_ToolKit",
-        "convert it to Pascal VOC or YOLO: its columns are class, left, top, right and bottom in pixels",
-        _every(r"[A-Za-z]\D*( -?\d+(\.\d+)?){4}"),
-    ),
-    (
-        "a table of VGG Image Annotator (VIA)",
-        _VIA,
-        lambda lines: "region_shape_attributes" in lines[0],
-    ),
-    (
-        "a list of WIDER FACE boxes",
-        "convert it to COCO or YOLO",
-        lambda lines: lines[0].strip().endswith(".jpg") and _is_wider_face(lines),
-    ),
-]
-_ROOTS = {
-    "dataset": ("an imglab (dlib) xml", "export Pascal VOC or COCO instead"),
-    "sequence": ("a UA-DETRAC xml", "convert it to COCO"),
-}
-
-
-def unread_json(content: Any) -> str | None:
-    """Return what a JSON content is and what to do, if it is labels that no converter reads."""
-    one = content[0] if isinstance(content, list) and content else content
-    if not isinstance(one, dict):
-        return None
-    keys = {"_via_img_metadata"} if _is_via(one) else {*one}
-    for what, advice, alternatives in _OBJECTS:
-        if any(keys.issuperset(names.split(",")) for names in alternatives.split("|")):
-            return f"{what}, which is not read: {advice}"
-    return None
-
-
-def unread_lines(lines: list[str]) -> str | None:
-    """Return what lines of text are and what to do, if they are labels that no converter reads."""
-    if not lines:
-        return None
-    return next((f"{what}, which is not read: {advice}" for what, advice, test in _LINES if test(lines)), None)
-
-
-def unread_xml(root: str) -> str | None:
-    """Return what an XML file with this root element is and what to do, if it is labels that no converter reads."""
-    return ", which is not read: ".join(_ROOTS[root]) if root in _ROOTS else None
-
-
-def _is_via(one: dict) -> bool:
-    """Return whether an object holds VIA's regions of images by file name and size."""
-    images = [*one.values()][:3]
-    return bool(images) and all(isinstance(image, dict) and {"filename", "regions"} <= {*image} for image in images)
-
+from program_support.plugins import BUNDLED, load_plugins, plugin_names
 
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
@@ -161,19 +35,12 @@ _FTYP = tuple(b"ftyp" + brand for brand in (b"avif", b"avis", b"heic", b"heix", 
 
 
 class FileKind(Enum):
-    """Kinds of files in messages; the value completes "is ..."."""
+    """Kinds of files besides those of plugins; the value completes "is ..."."""
 
     COCO = "a COCO json"
     COCO_RESULTS = "a list of COCO results"
-    LABELME = "a labelme json"
-    LABEL_STUDIO = "a Label Studio json"
-    FRIGATE = "a json of Frigate's events"
-    FIFTYONE = "a FiftyOne json"
-    DOTA = "a file of DOTA labels"
-    VISDRONE = "a file of VisDrone labels"
     JSON = "json"
     VOC = "a Pascal VOC annotation"
-    CVAT = "a CVAT xml"
     XML = "xml"
     YOLO_DATA = "a YOLO data.yaml"
     YOLO_LABELS = "a file of YOLO labels"
@@ -197,34 +64,122 @@ class FileKind(Enum):
         )
 
 
-LABEL_FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
-    "coco": ("COCO", (FileKind.COCO,)),
-    "voc": ("Pascal VOC", (FileKind.VOC,)),
-    "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
-    "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
-    "cvat": ("CVAT", (FileKind.CVAT,)),
-    "labelme": ("labelme", (FileKind.LABELME,)),
-    "label_studio": ("Label Studio", (FileKind.LABEL_STUDIO,)),
-    "frigate": ("Frigate", (FileKind.FRIGATE,)),
-    "fiftyone": ("FiftyOne", (FileKind.FIFTYONE,)),
-    "dota": ("DOTA", (FileKind.DOTA,)),
-    "visdrone": ("VisDrone", (FileKind.VISDRONE,)),
-    "csv": ("csv table", (FileKind.CSV,)),
+class FileStart(NamedTuple):
+    """The beginning of a label file: its JSON value, the name of its XML root, or its first 20 lines of text.
+
+    `text` is the beginning of a JSON file that is broken or too large to be parsed here.
+    """
+
+    json: Any = None
+    text: str = ""
+    xml_root: str = ""
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFormat:
+    """A label format: one of `CORE_FORMATS`, or a plugin of the group `LABEL_FORMATS` under the same name.
+
+    Attributes:
+        name: the value of --format.
+        title: the name in messages.
+        value: what a file of the format is; completes "is ...".
+        recognizes: returns whether a file has the format. Formats of the core are recognized by `kinds` instead.
+        reader: "module:function", imported when labels are read. The function gets the path and an `ImageFolder`, and
+            as keywords `with_masks` and `split`, the split (or None) that the name of the file tells; it returns an
+            `AnnotatedDataSet`, whose images may have a `split` of their own.
+        is_file_per_image: the path is that of a folder, or of one file. Else the reader is called for each file.
+        has_masks: objects may have outlines.
+        has_ids: class ids are those of the format, also across data sets; else classes are numbered by name.
+    """
+
+    name: str
+    title: str
+    value: str = ""
+    recognizes: Callable[[FileStart], bool] = lambda start: False
+    kinds: tuple[FileKind, ...] = ()
+    reader: str
+    is_file_per_image: bool = False
+    has_masks: bool = False
+    has_ids: bool = False
+    holds_annotations: ClassVar[bool] = True
+
+
+LABEL_FORMATS = "efficientdet.label_formats"  # group of plugins
+_READERS = __name__.replace("files.file_kinds", "conversion.formats")  # a wheel has it below another package
+CORE_FORMATS = {
+    one.name: one
+    for one in (
+        LabelFormat(
+            name="coco",
+            title="COCO",
+            kinds=(FileKind.COCO,),
+            reader=f"{_READERS}.coco:read_coco_file",
+            has_masks=True,
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="voc",
+            title="Pascal VOC",
+            kinds=(FileKind.VOC,),
+            reader=f"{_READERS}.voc:read_voc_tree",
+            is_file_per_image=True,
+        ),
+        LabelFormat(
+            name="yolo",
+            title="YOLO",
+            kinds=(FileKind.YOLO_DATA, FileKind.YOLO_LABELS),
+            reader=f"{_READERS}.yolo:read_yolo",
+            is_file_per_image=True,
+            has_masks=True,
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="open_images",
+            title="Open Images",
+            kinds=(FileKind.OPEN_IMAGES,),
+            reader=f"{_READERS}.open_images:read_open_images_file",
+            has_ids=True,
+        ),
+        LabelFormat(
+            name="csv",
+            title="csv table",
+            kinds=(FileKind.CSV,),
+            reader=f"{_READERS}.csv_boxes:read_csv_boxes",
+        ),
+    )
 }
+FORMAT_NAMES = (*CORE_FORMATS, *BUNDLED.get(LABEL_FORMATS, {}))
+FormatName = Annotated[  # of an installed plugin, too
+    str,
+    Limit(
+        lambda name: name in ("auto", *FORMAT_NAMES) or name in plugin_names(LABEL_FORMATS),
+        f"one of auto, {', '.join(FORMAT_NAMES)}",
+    ),
+]
 
 
-_LINES_OF_KINDS = {
-    FileKind.DOTA: re.compile(r"(imagesource|gsd|acquisition dates):.*|(-?\d[\d.]*(e[+-]?\d+)?\s+){8}[^\W\d].*"),
-    FileKind.VISDRONE: re.compile(r"-?\d+(,-?\d+){7},?"),
-}
+def label_formats() -> dict[str, LabelFormat]:
+    """Return all formats by name."""
+    return CORE_FORMATS | {one.name: one for one in load_plugins(LABEL_FORMATS)}
 
 
-def kind_of_file(path: str | Path) -> FileKind | None:
+def _plugin_format(start: FileStart) -> LabelFormat | None:
+    return next((one for one in load_plugins(LABEL_FORMATS) if one.recognizes(start)), None)
+
+
+def format_of_file(path: str | Path) -> str | None:
+    """Return the name of the plugin's format that a file has, or None."""
+    kind = kind_of_file(path)
+    return kind.name if isinstance(kind, LabelFormat) else None
+
+
+def kind_of_file(path: str | Path) -> FileKind | LabelFormat | None:
     """Return the kind of a file; None for records and for empty, unknown or unreadable files."""
     return kind_and_advice(path)[0]
 
 
-def kind_and_advice(path: str | Path) -> tuple[FileKind | None, str]:
+def kind_and_advice(path: str | Path) -> tuple[FileKind | LabelFormat | None, str]:
     """Return the kind of a file, and for UNREAD what it is and what to do."""
     try:
         with open_regular_file(path) as file:
@@ -263,7 +218,7 @@ def _starts_like_records(head: bytes, *, size: int) -> bool:
     return len(head) >= 8 and struct.unpack_from("<Q", head)[0] + 16 <= size  # 16 bytes of length and checksums
 
 
-def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
+def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind | LabelFormat]]:
     """Yield files with annotations in a folder, searched three levels deep, with their kinds.
 
     Raises:
@@ -315,79 +270,44 @@ def _text(head: bytes) -> str:
     return "" if "\0" in text else text.lstrip()
 
 
-def _kind_of_json(content: bytes, start: str) -> tuple[FileKind, str]:
+def _kind_of_json(content: bytes, start: str) -> tuple[FileKind | LabelFormat, str]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
         try:
             value = json.loads(start.partition("\n")[0])  # JSON Lines
         except (ValueError, RecursionError):
-            return _kind_of_broken_json(start), ""
+            if plugin := _plugin_format(FileStart(text=start)):
+                return plugin, ""
+            is_coco = re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start
+            return (FileKind.COCO if is_coco else FileKind.JSON), ""
     first = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
-    if isinstance(value, dict) and isinstance(value.get("shapes"), list):
-        return FileKind.LABELME, ""
-    if _is_label_studio(first):
-        return FileKind.LABEL_STUDIO, ""
-    if is_frigate_event(first or value):
-        return FileKind.FRIGATE, ""
-    if _is_fiftyone(value):
-        return FileKind.FIFTYONE, ""
     if {"image_id", "bbox", "score"} <= first.keys():
         return FileKind.COCO_RESULTS, ""
     is_coco = isinstance(value, dict) and isinstance(value.get("images"), list)
     if is_coco and ("annotations" in value or "categories" in value):
         return FileKind.COCO, ""
+    if plugin := _plugin_format(FileStart(json=value)):
+        return plugin, ""
     if advice := unread_json(value):
         return FileKind.UNREAD, advice
     return (FileKind.COCO if is_coco else FileKind.JSON), ""
 
 
-def _kind_of_broken_json(start: str) -> FileKind:
-    if re.match(r'\{\s*"(classes|samples)"\s*:', start) and '"bounding_box"' in start:
-        return FileKind.FIFTYONE
-    if re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start:
-        is_tasks = re.search(r'"(original_width|was_cancelled|lead_time)"', start) and start.startswith("[")
-        return FileKind.LABEL_STUDIO if is_tasks else FileKind.COCO
-    return FileKind.JSON
-
-
-def _is_label_studio(task: dict) -> bool:
-    """Return whether an object is a task of Label Studio's JSON, or of JSON-MIN."""
-    lists = (task.get(name) for name in ("annotations", "completions", "predictions"))
-    if isinstance(task.get("data"), dict) and any(isinstance(one, list) for one in lists):
-        return True
-    regions = [value[0] for value in task.values() if isinstance(value, list) and value]
-    return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
-
-
-def _is_fiftyone(value: object) -> bool:
-    """Return whether a JSON value has FiftyOne's samples, or the detections of images by their names."""
-    if not isinstance(value, dict):
-        return False
-    samples, labels = value.get("samples"), value.get("labels")
-    if isinstance(samples, list):
-        return any(isinstance(sample, dict) and "filepath" in sample for sample in samples[:1])
-    if "classes" not in value or not isinstance(labels, dict):
-        return False
-    first = next((boxes for boxes in labels.values() if boxes not in (None, [])), [{"bounding_box": None}])
-    return isinstance(first, list) and isinstance(first[0], dict) and "bounding_box" in first[0]
-
-
-def is_frigate_event(value: object) -> bool:
-    """Return whether a JSON value is an event of Frigate's API."""
-    return isinstance(value, dict) and {"id", "camera", "label", "has_snapshot", "has_clip"} <= value.keys()
-
-
-def _kind_of_xml(text: str) -> tuple[FileKind, str]:
+def _kind_of_xml(text: str) -> tuple[FileKind | LabelFormat, str]:
     without_comments = re.sub(r"<!--.*?-->|<[?!][^>]*>", "", text, flags=re.DOTALL)
     match = re.match(r"\s*<([\w.:-]+)", without_comments)
     root = match[1] if match else ""
+    if root == "annotation":
+        return FileKind.VOC, ""
+    if plugin := _plugin_format(FileStart(xml_root=root)):
+        return plugin, ""
     if advice := unread_xml(root):
         return FileKind.UNREAD, advice
-    return {"annotation": FileKind.VOC, "annotations": FileKind.CVAT}.get(root, FileKind.XML), ""
+    return FileKind.XML, ""
 
 
-def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
+def _kind_of_lines(lines: list[str]) -> tuple[FileKind | LabelFormat | None, str]:
     lines = lines[:_LINES_LOOKED_AT] if not _has_class_names(lines) else lines
     if _has_class_names(lines):
         return FileKind.YOLO_DATA, ""
@@ -395,9 +315,8 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | None, str]:
         return FileKind.YOLO_LABELS, ""
     if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
         return FileKind.OPEN_IMAGES, ""
-    for kind, line in _LINES_OF_KINDS.items():
-        if lines and all(line.fullmatch(one.strip()) for one in lines):
-            return kind, ""
+    if plugin := _plugin_format(FileStart(lines=lines)):
+        return plugin, ""
     if advice := unread_lines(lines):
         return FileKind.UNREAD, advice
     if _is_table(lines[is_separator_line(lines[0]) if lines else 0 :]):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dataset.class_names import beside_records
 from dataset.files.bounded_files import read_json
-from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from dataset.files.file_kinds import FileKind, LabelFormat, annotations_in, holds_records, kind_of_file
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from program_support.errors import InputError
 from program_support.file_patterns import matching_paths
@@ -63,7 +63,7 @@ def _local_files(pattern: str | Path) -> list[str]:
     return paths
 
 
-def _advice_for_file(path: str, kind: FileKind, *, among: list[str]) -> str:
+def _advice_for_file(path: str, kind: FileKind | LabelFormat, *, among: list[str]) -> str:
     """Return advice for a file that contains no records."""
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"

@@ -1,6 +1,5 @@
 """The data check: read images and labels, examine them, print the findings and write the page."""
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import recognize
-from dataset.files.file_kinds import LABEL_FORMATS
+from dataset.files.file_kinds import FormatName
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
-from program_support.checked_fields import Count, checked, one_of
+from program_support.checked_fields import Count, checked
 from program_support.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class DataCheckConfig:
     images: str | None
     annotations: str | None
     val_annotations: str | None
-    label_format: Annotated[str, one_of("auto", *LABEL_FORMATS), "format"] = "auto"
+    label_format: Annotated[FormatName, "format"] = "auto"
     images_read: Count = 2000
     output_dir: str | None
 
@@ -103,8 +102,7 @@ def _read_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognize(path, label_format=config.label_format)
         print(labels.reason)
-        output_folder = config.output_dir or tempfile.gettempdir()
-        return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=output_folder)
+        return read_labels(labels, path, images, with_masks=False, label_map=None)
 
     by_split = labeled_splits(config.annotations or folder)
     if config.val_annotations:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_statistics import ImageStatistics, measure_images
-from dataset.conversion.near_duplicates import near_duplicates
+from dataset.conversion.image_statistics import ImageStatistics, measure_images, near_duplicates
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.anchor_search import input_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share

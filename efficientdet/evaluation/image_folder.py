@@ -10,7 +10,7 @@ from pathlib import Path
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.class_numbering import named_classes
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
@@ -98,15 +98,7 @@ def read_images(
     images.report_unread()
 
     def parts(*, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-        with tempfile.TemporaryDirectory() as index_folder:
-            return read_labels(
-                labels,
-                label_path,
-                images,
-                with_masks=with_masks,
-                label_map=class_names,
-                output_folder=index_folder,
-            )
+        return read_labels(labels, label_path, images, with_masks=with_masks, label_map=class_names)
 
     by_split: dict[str, AnnotatedDataSet] = {}
     if _learns_masks(description):

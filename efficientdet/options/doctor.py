@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from dataset.files.file_kinds import LABEL_FORMATS
+from dataset.files.file_kinds import FormatName
 from efficientdet.options.model import Labels, ModelOptions
-from program_support.checked_fields import Count, Help, checked, one_of
+from program_support.checked_fields import Count, Help, checked
 
 
 @checked
@@ -15,9 +15,7 @@ class ExamineOptions(ModelOptions):
     val_records: Annotated[str | None, Help("Glob pattern of the validation TFRecords.")] = None
     images: Annotated[str | None, Help("Folder of labeled images, instead of --records.")] = None
     annotations: Labels = None
-    format: Annotated[
-        str, one_of("auto", *LABEL_FORMATS), Help("Format of the labels. Default: detected from the content.")
-    ] = "auto"
+    format: Annotated[FormatName, Help("Format of the labels. Default: detected from the content.")] = "auto"
     val_annotations: Annotated[
         str | None, Help("File or folder of the validation labels, if --annotations has no validation split.")
     ] = None

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 from dataset.class_files import CLASS_FILE_SUFFIXES
-from dataset.files.file_kinds import LABEL_FORMATS
+from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
 from program_support.checked_fields import CountOrZero, Help, Share, checked, one_of
 
@@ -90,9 +90,7 @@ class EvaluatedData:
             "folder of the images."
         ),
     ] = None
-    format: Annotated[
-        str, one_of("auto", *LABEL_FORMATS), Help("Format of the labels; auto detects it from the content.")
-    ] = "auto"
+    format: Annotated[FormatName, Help("Format of the labels; auto detects it from the content.")] = "auto"
     max_bad_fraction: Annotated[
         Share, Help("Maximum fraction of --images, and of their boxes, that may be skipped as unusable.")
     ] = 0.01

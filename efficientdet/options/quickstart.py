@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from dataset.conversion.conversion_options import FoldCount, GroupBy
-from dataset.files.file_kinds import LABEL_FORMATS
+from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
-from program_support.checked_fields import Help, Share, at_least, between, checked, one_of
+from program_support.checked_fields import Help, Share, at_least, between, checked
 
 NO_WEIGHTS = "none"
 QUICKSTART_MODEL = "efficientdet-lite0"  # docs/measurements/accuracy.md
@@ -21,9 +21,7 @@ class QuickstartOptions:
         Help("Folder, zip or tar archive of the images; also accepted as the first argument, without the flag's name."),
     ] = None
     annotations: Labels = None
-    format: Annotated[
-        str | None, one_of(*LABEL_FORMATS), Help("Format of the labels. Default: detected from the content.")
-    ] = None
+    format: Annotated[FormatName | None, Help("Format of the labels. Default: detected from the content.")] = None
     val_fraction: Annotated[
         float | None,
         between(0, 0.9),

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from dataset.conversion.folder_files import FolderFiles
-from dataset.conversion.formats.yolo.yolo_layout import class_files_beside, names_classes
+from dataset.conversion.formats.yolo import class_files_beside, names_classes
 from dataset.files.bounded_files import open_regular_file
 from dataset.files.file_kinds import ANNOTATION_SUFFIXES
 from dataset.files.image_files import IMAGE_SUFFIXES

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.formats.label_studio import image_reference
+from dataset.conversion.folder_files import image_reference
 from dataset.files.untrusted_values import shown
 from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ServedModel

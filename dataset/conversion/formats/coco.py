@@ -4,31 +4,49 @@ Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in
 """
 
 import contextlib
-import hashlib
+import functools
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+import numpy as np
+
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
+    ROTATED,
     AnnotatedDataSet,
     AnnotatedImage,
+    AnnotatedObject,
+    LabelCollector,
     ReportEntry,
-    SplitContent,
+    box_around,
+    box_around_rotated,
     checked_file_name,
 )
-from dataset.conversion.formats.coco_findings import odd_annotations, odd_images
-from dataset.conversion.formats.coco_objects import read_object
-from dataset.conversion.segmentation import reason_to_skip
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.segmentation import (
+    UnusableSegmentation,
+    check_segmentation,
+    reason_to_skip,
+    validated_run_lengths,
+)
 from dataset.files.bounded_files import read_json
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.untrusted_values import (
     LARGEST_ID,
     error_context,
+    finite_number,
+    is_set,
+    listed,
     number_of_text,
     shown,
     storable_text,
     whole_number,
 )
+from object_detection.coco.run_length_masks import decoded
 from program_support.errors import InputError
+
+Box = tuple[float, float, float, float]  # x, y, width, height
 
 
 class _Ids:
@@ -65,6 +83,12 @@ def _key(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) else None
 
 
+def read_coco_file(path: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
+    """Read a file of boxes, whose images are in a folder, of a `split` if folders name splits."""
+    named = functools.partial(images.named, split=split, label_file=path)
+    return read_coco(object_annotations_file=path, with_segmentation=with_masks, file_name=named)
+
+
 def read_coco(
     *,
     object_annotations_file: str = "",
@@ -88,40 +112,43 @@ def read_coco(
         )
     if not object_annotations_file and not image_info_file:
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
-    hasher = hashlib.sha256()
     image_source = image_info_file or object_annotations_file
+    labels = LabelCollector(source=object_annotations_file or image_source)
     files = {
-        path: _read_data_set(path, hasher)
+        path: _read_data_set(path, labels)
         for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file))
         if path
     }
-    content = SplitContent()
-    image_ids = _add_images(files[image_source], image_source, file_name, content)
-    content.noted += odd_images(content.images)
-    source = object_annotations_file or image_source
-    class_names, category_ids = _read_categories(files[source], source, required=bool(object_annotations_file))
+    image_ids = _add_images(files[image_source], image_source, file_name, labels)
+    _note_odd_images(labels)
+    class_names, category_ids = _read_categories(
+        files[labels.source], labels.source, required=bool(object_annotations_file)
+    )
     for ids, what in ((image_ids, "image"), (category_ids, "category")):
         if ids.note:
-            content.note(source, f"{what} ids {ids.note}")
-    if object_annotations_file:
-        assert class_names is not None  # `required`
+            labels.note(f"{what} ids {ids.note}")
+    by_id = {image.image_id: image for image in labels.images}
+    if class_names and object_annotations_file:
         annotations = _boxed_annotations(files[object_annotations_file], object_annotations_file)
-        _add_objects(
-            annotations,
-            content,
-            path=object_annotations_file,
-            ids=(image_ids, category_ids),
-            known=class_names.category_ids,
-            with_segmentation=with_segmentation,
-        )
-        content.noted += odd_annotations(annotations, object_annotations_file)
+        known = frozenset(class_names.category_ids)
+        for index, entry in enumerate(annotations):
+            _add_object(
+                entry,
+                index,
+                labels,
+                by_id,
+                ids=(image_ids, category_ids),
+                known=known,
+                with_segmentation=with_segmentation,
+            )
+        _note_odd_annotations(annotations, labels)
     if caption_annotations_file:
-        content.noted += _captions(files[caption_annotations_file], content, image_ids, path=caption_annotations_file)
-    return content.data_set(source=source, class_names=class_names, fingerprint=hasher.hexdigest())
+        _add_captions(files[caption_annotations_file], labels, by_id, image_ids, path=caption_annotations_file)
+    return labels.data_set(class_names)
 
 
-def _read_data_set(path: str, hasher: Any) -> dict:
-    content = read_json(path, hasher=hasher)
+def _read_data_set(path: str, labels: LabelCollector) -> dict:
+    content = read_json(path, hasher=labels.hasher)
     if not isinstance(content, dict):
         raise InputError(
             f"{path}: is not a COCO data set: found a {type(content).__name__} at the top, expected an object "
@@ -139,7 +166,7 @@ def _entries(content: dict, key: str, *, path: str) -> list[dict]:
     return [entry if isinstance(entry, dict) else {} for entry in entries]
 
 
-def _add_images(content: dict, path: str, file_name: Callable[[Any], str], split_content: SplitContent) -> _Ids:
+def _add_images(content: dict, path: str, file_name: Callable[[Any], str], labels: LabelCollector) -> _Ids:
     entries = _entries(content, "images", path=path)
     if not entries:
         raise InputError(f"{path}: lists no images")
@@ -147,10 +174,10 @@ def _add_images(content: dict, path: str, file_name: Callable[[Any], str], split
     names_of: dict[int, str] = {}
     ambiguous = set()
     for index, entry in enumerate(entries):
-        with split_content.skipping(kind="image", file=path), error_context(f"images[{index}]"):
+        with labels.skipping(f"images[{index}]", file=path):
             image_id = ids.of(entry.get("id"), "id")
             with error_context(f"of id {image_id}:"):
-                name = file_name(_name(entry, split_content))
+                name = file_name(_name(entry, labels))
                 if image_id in names_of:
                     ambiguous.add(image_id)
                     raise InputError(
@@ -158,20 +185,35 @@ def _add_images(content: dict, path: str, file_name: Callable[[Any], str], split
                     )
                 image = AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry))
                 names_of[image_id] = name
-                split_content.images.append(image)
-    split_content.images = [image for image in split_content.images if image.image_id not in ambiguous]
-    for image_id in sorted(ambiguous):
-        reason = "its id is that of another image: its boxes are unknown"
-        split_content.skipped.append(
-            ReportEntry(kind="image", file=names_of[image_id], image_id=image_id, reason=reason)
+                labels.images.append(image)
+    labels.images = [image for image in labels.images if image.image_id not in ambiguous]
+    labels.skipped += [
+        ReportEntry(
+            kind="image",
+            file=names_of[image_id],
+            image_id=image_id,
+            reason="its id is that of another image: its boxes are unknown",
         )
+        for image_id in sorted(ambiguous)
+    ]
     return ids
 
 
-def _name(entry: dict, content: SplitContent) -> Any:
+def _note_odd_images(labels: LabelCollector) -> None:
+    times = Counter(image.file_name for image in labels.images)
+    for image in labels.images:
+        name = image.file_name
+        if times[name] > 1:
+            labels.note(f"{times[name]} image ids share this file", file=name, image_id=image.image_id)
+        if image.size is None:
+            reason = "the annotation file has no size: taken from the image"
+            labels.note(reason, file=name, image_id=image.image_id)
+
+
+def _name(entry: dict, labels: LabelCollector) -> Any:
     """Return the file name of an image; LVIS has only the address at which COCO publishes it."""
     if not (name := entry.get("file_name")) and isinstance(address := entry.get("coco_url"), str):
-        content.notes["images have no file_name: the last part of coco_url is used"] += 1
+        labels.notes["images have no file_name: the last part of coco_url is used"] += 1
         return address.rpartition("/")[2]
     return name
 
@@ -243,58 +285,171 @@ def _boxed_annotations(content: dict, path: str) -> list[dict]:
     return annotations
 
 
-def _add_objects(
-    annotations: list[dict],
-    content: SplitContent,
+def _add_object(
+    entry: dict,
+    index: int,
+    labels: LabelCollector,
+    by_id: dict[int, AnnotatedImage],
     *,
-    path: str,
     ids: tuple[_Ids, _Ids],
-    known: tuple[int, ...],
+    known: frozenset[int],
     with_segmentation: bool,
 ) -> None:
-    """Add every annotation to its image; skip those of unlisted images, with invalid boxes and with invalid masks."""
-    by_id = {image.image_id: image for image in content.images}
-    categories = frozenset(known)
-    for index, entry in enumerate(annotations):
-        image, image_id, annotation_id = None, None, _key(entry.get("id"))
-        try:
-            with error_context(f"annotations[{index}]" if type(annotation_id) is not int else ""):
-                image_id = ids[0].of(entry.get("image_id"), "image_id")
-                image = by_id.get(image_id)
-                if image is None:
-                    raise InputError("annotation of an image that is not listed")
-                category_id = ids[1].of(entry.get("category_id"), "category_id")
-                annotation = read_object(
-                    entry, category_id, known=categories, with_segmentation=with_segmentation, notes=content.notes
+    """Add an annotation to its image; skip one of an unlisted image, with an invalid box or with an invalid mask."""
+    image, image_id, annotation_id = None, None, _key(entry.get("id"))
+    try:
+        with error_context(f"annotations[{index}]" if type(annotation_id) is not int else ""):
+            image_id = ids[0].of(entry.get("image_id"), "image_id")
+            image = by_id.get(image_id)
+            if image is None:
+                raise InputError("annotation of an image that is not listed")
+            category_id = ids[1].of(entry.get("category_id"), "category_id")
+            if category_id not in known:
+                raise InputError(
+                    f"has category {shown(entry.get('category_id'))}; the categories are {listed(sorted(known))}"
                 )
-                if reason := reason_to_skip(annotation.segmentation):
-                    raise InputError(reason)
-                image.objects.append(annotation)
-        except InputError as error:
-            if image is not None:
-                image.refused += 1
-            content.skipped.append(
-                ReportEntry(
-                    kind="box",
-                    file=path,
-                    image_id=image_id if image_id is not None and image_id >= 0 else None,
-                    annotation_id=annotation_id if type(annotation_id) is int else None,
-                    reason=str(error).strip(),
-                )
+            annotation = _object(entry, category_id, with_segmentation=with_segmentation, notes=labels.notes)
+            if reason := reason_to_skip(annotation.segmentation):
+                raise InputError(reason)
+            image.objects.append(annotation)
+    except InputError as error:
+        if image is not None:
+            image.refused += 1
+        labels.skipped.append(
+            ReportEntry(
+                kind="box",
+                file=labels.source,
+                image_id=image_id if image_id is not None and image_id >= 0 else None,
+                annotation_id=annotation_id if type(annotation_id) is int else None,
+                reason=str(error).strip(),
             )
+        )
 
 
-def _captions(content: dict, split_content: SplitContent, ids: _Ids, *, path: str) -> list[ReportEntry]:
-    by_id = {image.image_id: image for image in split_content.images}
-    orphans = []
+def _object(entry: dict, category_id: int, *, with_segmentation: bool, notes: Counter[str]) -> AnnotatedObject:
+    """Return the object of an annotation; `notes` counts what tools leave out or write otherwise."""
+    outline = _segmentation(entry)
+    box = _box(entry, outline, notes)
+    if with_segmentation and not outline:
+        raise InputError("has no segmentation, which --include_masks needs")
+    if is_set(entry.get("ignore"), "ignore"):
+        notes["objects with ignore 1 are used like others, as in pycocotools: only iscrowd 1 is ignored"] += 1
+    if any(isinstance(entry.get(name), str) for name in ("id", "image_id", "category_id", "iscrowd", "ignore", "area")):
+        notes["annotations have numbers written as text"] += 1
+    annotation_id, area = number_of_text(entry.get("id")), number_of_text(entry.get("area"))
+    return AnnotatedObject(
+        annotation_id=None
+        if annotation_id is None or isinstance(annotation_id, str)
+        else whole_number(annotation_id, "id"),
+        category_id=category_id,
+        box_xywh=box,
+        area=None if area in (None, "") else finite_number(area, "area"),
+        is_crowd=is_set(entry.get("iscrowd"), "iscrowd"),
+        is_difficult=is_set(entry.get("difficult"), "difficult"),
+        segmentation=outline if with_segmentation else None,
+    )
+
+
+def _segmentation(entry: dict) -> Any:
+    """Return polygons or run lengths; VIA writes the only polygon without its list."""
+    outline = entry.get("segmentation")
+    if isinstance(outline, list) and outline and all(type(value) in (int, float) for value in outline):
+        return [outline]
+    return outline
+
+
+def _box(entry: dict, outline: Any, notes: Counter[str]) -> Box:
+    """Return the box: as it is, around a rotated one, or around the outline if it is missing or empty."""
+    values = entry.get("bbox")
+    if values is None or values == []:
+        if not outline:
+            raise InputError("has neither a bbox nor a segmentation")
+        notes["objects without a bbox got the box around their outline"] += 1
+        return _box_around_outline(outline)
+    if not isinstance(values, list) or len(values) not in (4, 5):
+        raise InputError(f"has bbox {shown(values)}, expected 4 numbers (x, y, width, height)")
+    if any(isinstance(value, str) for value in values):
+        notes["boxes have numbers written as text"] += 1
+    numbers = [finite_number(number_of_text(value), "in its bbox") for value in values]
+    if len(numbers) == 5:  # Detectron2's BoxMode.XYWHA_ABS
+        x, y, width, height, degrees = numbers
+        numbers, is_plain = [x - width / 2, y - height / 2, width, height], True
+    else:
+        degrees, is_plain = _degrees(entry), not outline or _is_rectangle(outline, numbers)
+    box = (numbers[0], numbers[1], numbers[2], numbers[3])
+    if degrees and is_plain:
+        notes[ROTATED] += 1
+        return box_around_rotated(box, degrees)
+    return box
+
+
+def _degrees(entry: dict) -> float:
+    """Return the rotation of a box, which CVAT writes as an attribute; 0 without one."""
+    attributes = entry.get("attributes")
+    if isinstance(attributes, list):
+        pairs = [one for one in attributes if isinstance(one, dict) and isinstance(one.get("name"), str)]
+        attributes = {one["name"]: one.get("value") for one in pairs}
+    for place in (attributes if isinstance(attributes, dict) else {}, entry):
+        for name in ("rotation", "angle"):
+            if place.get(name) not in (None, ""):
+                return finite_number(number_of_text(place[name]), name)
+    return 0.0
+
+
+def _is_rectangle(outline: Any, box: list[float]) -> bool:
+    """Return whether an outline is the unrotated box itself, which says nothing about a rotation."""
+    x, y, width, height = box
+    corners = {(x, y), (x + width, y), (x + width, y + height), (x, y + height)}
+    polygon = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
+    if not isinstance(polygon, list) or any(type(value) not in (int, float) for value in polygon):
+        return False
+    return {*zip(polygon[::2], polygon[1::2], strict=False)} <= corners
+
+
+def _box_around_outline(outline: Any) -> Box:
+    try:
+        check_segmentation(outline)
+        if isinstance(outline, list):
+            return box_around([float(value) for polygon in outline for value in polygon])
+        height, width = (whole_number(side, "size", least=1) for side in outline["size"])
+        if height * width > LARGEST_IMAGE_PIXELS:
+            raise InputError(f"has a segmentation of {width}x{height} pixels; the limit is {LARGEST_IMAGE_PIXELS}")
+        rows, columns = np.nonzero(decoded(validated_run_lengths(outline, (height, width))))
+    except UnusableSegmentation as error:
+        raise InputError(f"has no bbox, and {error}") from error
+    if not len(rows):
+        return 0.0, 0.0, 0.0, 0.0
+    left, top = float(columns.min()), float(rows.min())
+    return left, top, float(columns.max()) + 1 - left, float(rows.max()) + 1 - top
+
+
+def _note_odd_annotations(annotations: list[dict], labels: LabelCollector) -> None:
+    """Add notes on detections, and on ids that are harmless in records but give wrong results in pycocotools."""
+    if scored := sum("score" in entry for entry in annotations):
+        reason = f"{scored} of {len(annotations)} annotations have a score, as detections do: taken as labels"
+        labels.note(reason, kind="box")
+    times = Counter(key for entry in annotations if type(key := _key(entry.get("id"))) is int)
+    reasons = [
+        (number, f"{count} annotations share this id: pycocotools would confuse them")
+        for number, count in times.items()
+        if count > 1
+    ]
+    if 0 in times:
+        reasons.append((0, "annotation id 0: pycocotools counts a match with it as a miss"))
+    labels.noted += [
+        ReportEntry(kind="box", file=labels.source, annotation_id=number, reason=reason) for number, reason in reasons
+    ]
+
+
+def _add_captions(
+    content: dict, labels: LabelCollector, by_id: dict[int, AnnotatedImage], ids: _Ids, *, path: str
+) -> None:
     for index, entry in enumerate(_entries(content, "annotations", path=path)):
         with error_context(f"{path}: annotations[{index}]"):
             image_id = ids.of(entry.get("image_id"), "image_id")
-        with error_context(f"{path}: annotations[{index}] of image {image_id}"):
-            caption = storable_text(entry.get("caption"), "caption")
+            with error_context(f"of image {image_id}"):
+                caption = storable_text(entry.get("caption"), "caption")
         if image_id in by_id:
             by_id[image_id].captions.append(caption)
         else:
-            reason = "caption of an unknown image"
-            orphans.append(ReportEntry(kind="caption", file=path, image_id=image_id, reason=reason))
-    return orphans
+            labels.note("caption of an unknown image", file=path, kind="caption", image_id=image_id)

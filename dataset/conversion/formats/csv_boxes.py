@@ -1,27 +1,26 @@
 """Read CSV tables with one box per row: with named columns, or without a header as keras-retinanet and AutoML write."""
 
-import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
 from dataset.conversion.annotations import (
     LEAST_SHARE,
     MOST_SHARE,
+    ROTATED,
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    SplitContent,
+    LabelCollector,
     box_around,
     box_around_rotated,
     size_of_texts,
 )
-from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
 from dataset.files.bounded_files import csv_rows
-from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
+from dataset.files.untrusted_values import is_set, listed, number_in_text, shown
 from program_support.errors import InputError
 
 _NAMES = {  # keys are in lower case, without '_', '.' and blanks
@@ -54,7 +53,7 @@ class _Table(NamedTuple):
     rows: Iterator[tuple[int, list[str]]]
 
 
-def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
+def read_csv_boxes(path: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
     """Read a file, for the images of a `split` if folders name splits.
 
     Corners are in pixels, or in fractions of the image if the columns are those of Open Images or AutoML. A row without
@@ -63,13 +62,12 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     Raises:
         InputError: for an invalid header.
     """
-    hasher, classes = hashlib.sha256(), ClassNumbering()
-    table = _table(path, hasher)
+    labels = LabelCollector(source=path)
+    table = _table(path, labels.hasher.update)
     by_name: dict[str, AnnotatedImage] = {}
-    content = SplitContent()
     for line, row in table.rows:
         image = None
-        with content.skipping(file=path), error_context(f"line {line}"):
+        with labels.skipping(f"line {line}", kind="box"):
             if len(row) <= max(table.columns.values()):
                 raise InputError(f"has {len(row)} fields, expected {max(table.columns.values()) + 1}")
             fields = {name: row[place].strip() for name, place in table.columns.items()}
@@ -78,34 +76,30 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
             image = by_name.setdefault(name, new)
             image.refused += 1  # undone when the row is read
             _add_size(image, fields)
-            _add_split(image, fields)
+            word = fields.get("split", "").lower()  # TRAIN, VALIDATION, TEST; UNASSIGNED and empty are none
+            image.split = image.split or split_of_word("val" if word == "validate" else word)
             if any(fields.get(side) for side in _SIDES) or fields["class"]:
-                image.objects.append(_object(fields, classes, in_shares=table.in_shares, notes=content))
+                image.objects.append(_object(fields, labels, in_shares=table.in_shares))
             image.refused -= 1
-    content.images = [*by_name.values()]
-    if table.in_shares:
-        for image in content.images:
-            images.in_pixels(image)
-    elif "width" not in table.columns:
-        reason = "the annotation file has no sizes: taken from the images"
-        content.note(path, reason)
-    class_names = classes.class_names(path, content)
-    return content.data_set(source=path, class_names=class_names, fingerprint=hasher.hexdigest())
+    labels.images = [*by_name.values()]
+    if not table.in_shares and "width" not in table.columns:
+        labels.note("the annotation file has no sizes: taken from the images")
+    return labels.named_data_set()
 
 
 def csv_header_error(path: str) -> str | None:
     """Return the error in the first row, which must contain the column names of boxes or one box, else None."""
     try:
-        _table(path, hashlib.sha256())
+        _table(path)
     except InputError as error:
         return str(error)
     return None
 
 
-def _table(path: str, hasher) -> _Table:
+def _table(path: str, taken: Callable[[bytes], None] = lambda line: None) -> _Table:
     """Return the columns of a file; the separator (comma, semicolon or tab) is the one that yields most fields."""
     separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
-    rows = csv_rows(path, separator=separator, taken=hasher.update)
+    rows = csv_rows(path, separator=separator, taken=taken)
     line, first = next(rows, (1, []))
     if unnamed := _unnamed_columns(first):
         columns = {name: place for place, name in enumerate(unnamed)}
@@ -158,10 +152,8 @@ def _fields_of_first_row(path: str, separator: str) -> int:
         return 0
 
 
-def _object(
-    fields: dict[str, str], classes: ClassNumbering, *, in_shares: bool, notes: SplitContent
-) -> AnnotatedObject:
-    category_id = classes.id_of(fields["class"])
+def _object(fields: dict[str, str], labels: LabelCollector, *, in_shares: bool) -> AnnotatedObject:
+    category_id = labels.id_of(fields["class"])
     if "box width" in fields:
         x, y, width, height = (
             number_in_text(fields[name], where=name) for name in ("left", "top", "box width", "box height")
@@ -176,7 +168,7 @@ def _object(
     degrees = number_in_text(fields["rotation"], where="rotation") if fields.get("rotation") else 0.0
     if degrees:
         box = box_around_rotated(box, degrees)
-        notes.notes["rotated boxes became the boxes around them"] += 1
+        labels.notes[ROTATED] += 1
     crowd = fields.get("crowd")
     return AnnotatedObject(
         category_id=category_id,
@@ -203,9 +195,3 @@ def _add_size(image: AnnotatedImage, fields: dict[str, str]) -> None:
             f"says {size[1]}x{size[0]} of {shown(image.file_name)}, an earlier line {image.size[1]}x{image.size[0]}"
         )
     image.size = size or image.size
-
-
-def _add_split(image: AnnotatedImage, fields: dict[str, str]) -> None:
-    """Set the split from its column: TRAIN, VALIDATION, TEST; UNASSIGNED and empty are none."""
-    word = fields.get("split", "").lower()
-    image.split = image.split or split_of_word("val" if word == "validate" else word)

@@ -9,24 +9,26 @@ import json
 import math
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
+    ROTATED,
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
+    LabelCollector,
     NothingUsable,
-    ReportEntry,
-    SplitContent,
     box_around,
     box_around_rotated,
     checked_file_name,
     size_of_texts,
 )
 from dataset.conversion.class_numbering import classes_by_name, read_label_map
-from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.named_splits import SPLITS, split_of_each, split_of_folders, split_of_word
 from dataset.files.bounded_files import read_text_file
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
@@ -34,17 +36,55 @@ from dataset.files.xml_files import read_xml
 from program_support.errors import InputError
 
 
+def read_voc_tree(annotations: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
+    """Read all XML files below a folder, or beside a file.
+
+    Splits are the lists in ImageSets/Main beside a folder (train.txt, else trainval.txt), else the names of folders.
+    What neither names is train if other images are held out.
+    """
+    root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
+    tree = FolderFiles(root, (".xml",))
+    paths_of_folder = defaultdict(list)
+    for name in tree.names:
+        paths_of_folder[tree.path(name).parent].append(tree.path(name))
+    if not paths_of_folder:
+        raise InputError(f"{root}: holds no XML file")
+    entries = [entry for folder, paths in paths_of_folder.items() for entry in _paths_by_split(folder, paths, root)]
+    splits = split_of_each([str(path) for path, _ in entries], [named for _, named in entries], where=annotations)
+    return read_voc(
+        annotations_folder=str(root),
+        images=images,
+        paths=[path for path, _ in entries],
+        splits=[split or None for split in splits],
+    )
+
+
+def _paths_by_split(folder: Path, paths: list[Path], given: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield the files of a folder with the split that a list or a folder below the given one names, or None."""
+    sets = folder.parent / "ImageSets" / "Main"
+    lists = {split_of_word(path.stem): path for path in sorted(sets.glob("*.txt"))}
+    if "train" not in lists and (both := sets / "trainval.txt").is_file():
+        lists["train"] = both
+    listed_paths = {split: voc_paths(str(folder), str(lists[split])) for split in SPLITS if split in lists}
+    for split, members in listed_paths.items():
+        yield from ((path, split) for path in members)
+    if "train" not in listed_paths:
+        held_out = {path for members in listed_paths.values() for path in members}
+        named = split_of_folders(f"{folder.relative_to(given).as_posix()}/a.xml")
+        yield from ((path, named) for path in paths if path not in held_out)
+
+
 def read_voc(
     *,
     annotations_folder: str,
     images: ImageFolder,
     paths: Sequence[Path] = (),
+    splits: Sequence[str | None] = (),
     image_set_file: str = "",
     label_map_file: str = "",
     ignore_difficult: bool = False,
-    split: str | None = None,
 ) -> AnnotatedDataSet:
-    """Read the XML files of a folder, or only `paths`, or those that `image_set_file` lists.
+    """Read the XML files of a folder, or only `paths`, with their `splits`, or those that `image_set_file` lists.
 
     Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. Invalid files
     and objects are skipped.
@@ -52,32 +92,38 @@ def read_voc(
     Raises:
         InputError: with the file name, for an unknown class and data without boxes.
     """
+    labels = LabelCollector(source=annotations_folder)
     paths = paths or voc_paths(annotations_folder, image_set_file)
     class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
-    hasher = hashlib.sha256(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
-    by_name = {name: category_id for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
-    content = SplitContent()
-    for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
-        with content.skipping(kind="image", file=str(path)):
-            root = _read_xml(path, hasher)
+    labels.hasher.update(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
+    by_name = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    numbers = image_ids([path.name for path in paths])
+    for path, image_id, split in zip(paths, numbers, splits or [None] * len(paths), strict=True):
+        with labels.skipping(file=str(path)):
+            root, content = _read_xml(path)
+            labels.hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())
             with error_context("its image"):
                 named = _text(root, "filename") or _text(root, "path")
                 file_name, note = images.of_label_file(path.stem, named, split=split)
             if note:
-                content.note(str(path), note, image_id=image_id)
-            image = AnnotatedImage(
-                image_id=image_id,
-                file_name=file_name,
-                size=size_of_texts(_text(root, "size/height"), _text(root, "size/width")),
-            )
-            if image.size is None:
+                labels.note(note, file=str(path), image_id=image_id)
+            size = size_of_texts(_text(root, "size/height"), _text(root, "size/width"))
+            image = AnnotatedImage(image_id=image_id, file_name=file_name, size=size, split=split)
+            if size is None:
                 reason = "the annotation file has no size: taken from the image"
-                content.note(file_name, reason, image_id=image_id)
-            _add_objects(root, image, path=path, by_name=by_name, content=content, ignore_difficult=ignore_difficult)
-            content.images.append(image)
-    if not any(image.objects for image in content.images):
-        raise NothingUsable(annotations_folder, content.skipped)
-    return content.data_set(source=annotations_folder, class_names=class_names, fingerprint=hasher.hexdigest())
+                labels.note(reason, file=file_name, image_id=image_id)
+            for index, node in enumerate(root.findall("object")):
+                with labels.skipping(f"object {index}", file=str(path), image=image):
+                    annotation, note = _read_object(node, by_name)
+                    if annotation.is_difficult and ignore_difficult:
+                        continue
+                    image.objects.append(annotation)
+                    if note:
+                        labels.notes[note] += 1
+            labels.images.append(image)
+    if not any(image.objects for image in labels.images):
+        raise NothingUsable(annotations_folder, labels.skipped)
+    return labels.data_set(class_names)
 
 
 def voc_paths(folder: str, image_set_file: str = "") -> list[Path]:
@@ -109,39 +155,18 @@ def _xml_files(folder: str) -> list[Path]:
         raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
-def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
+def _read_xml(path: Path) -> tuple[ElementTree.Element, bytes]:
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise InputError(f"{path}: no such file, and a list of images names it")
-    root, content = read_xml(path, root_tag="annotation", what="a VOC annotation")
-    if hasher is not None:
-        hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())
-    return root
+    return read_xml(path, root_tag="annotation", what="a VOC annotation")
 
 
 def _text(node: ElementTree.Element, path: str) -> str:
     return (node.findtext(path) or "").strip()
 
 
-def _add_objects(
-    root: ElementTree.Element,
-    image: AnnotatedImage,
-    *,
-    path: Path,
-    by_name: dict[str, int],
-    content: SplitContent,
-    ignore_difficult: bool,
-) -> None:
-    for index, node in enumerate(root.findall("object")):
-        with content.skipping(file=str(path), image=image), error_context(f"object {index}"):
-            annotation, note = _read_object(node, by_name=by_name)
-            if annotation.is_difficult and ignore_difficult:
-                continue
-            image.objects.append(annotation)
-            if note:
-                content.notes[note] += 1
-
-
-def _read_object(node: ElementTree.Element, *, by_name: dict[str, int]) -> tuple[AnnotatedObject, str | None]:
+def _read_object(node: ElementTree.Element, by_name: dict[str, int]) -> tuple[AnnotatedObject, str | None]:
+    """Return an object, and how its box was derived if it is not its bndbox."""
     name = _text(node, "name")
     if not name:
         raise InputError("has no name")
@@ -149,25 +174,19 @@ def _read_object(node: ElementTree.Element, *, by_name: dict[str, int]) -> tuple
         raise InputError(f"is of class {shown(name)}; the classes are {listed(by_name)}")
     with error_context(f"({shown(name)[1:-1]})"):
         box, note = _box(node)
-        return AnnotatedObject(
-            category_id=by_name[name],
-            box_xywh=box,
-            is_difficult=is_set(_text(node, "difficult"), "difficult"),
-        ), note
+        is_difficult = is_set(_text(node, "difficult"), "difficult")
+    return AnnotatedObject(category_id=by_name[name], box_xywh=box, is_difficult=is_difficult), note
 
 
 def _box(node: ElementTree.Element) -> tuple[tuple[float, float, float, float], str | None]:
-    """Return the box (x, y, width, height) of an object, and how it was derived if it is not its bndbox."""
     if (rotated := node.find("robndbox")) is not None:
         x, y, width, height, angle = _numbers(rotated, ("cx", "cy", "w", "h", "angle"))
-        box = (x - width / 2, y - height / 2, width, height)
-        return box_around_rotated(box, math.degrees(angle)), "rotated boxes became the boxes around them"
+        return box_around_rotated((x - width / 2, y - height / 2, width, height), math.degrees(angle)), ROTATED
     if (bndbox := node.find("bndbox")) is not None:
         left, top, right, bottom = _numbers(bndbox, ("xmin", "ymin", "xmax", "ymax"))
         box = (left, top, right - left, bottom - top)
-        degrees = _degrees(node)
-        if degrees:
-            return box_around_rotated(box, degrees), "rotated boxes became the boxes around them"
+        if degrees := _degrees(node):
+            return box_around_rotated(box, degrees), ROTATED
         return box, None
     if outline := _outline(node):
         return box_around(outline), "objects without a bndbox got the box around their polygon"
@@ -175,7 +194,7 @@ def _box(node: ElementTree.Element) -> tuple[tuple[float, float, float, float], 
 
 
 def _numbers(node: ElementTree.Element, names: Iterable[str]) -> list[float]:
-    return [number_in_text(_text(node, name), where=f"{name}") for name in names]
+    return [number_in_text(_text(node, name), where=name) for name in names]
 
 
 def _degrees(node: ElementTree.Element) -> float:
@@ -191,11 +210,9 @@ def _outline(node: ElementTree.Element) -> list[float]:
     polygon = node.find("polygon")
     if polygon is None:
         return []
-    points = polygon.findall("pt")
-    if points:
+    if points := polygon.findall("pt"):
         return [value for point in points for value in _numbers(point, ("x", "y"))]
-    count = sum(1 for _ in polygon) // 2
-    return _numbers(polygon, [f"{axis}{place}" for place in range(1, count + 1) for axis in "xy"])
+    return _numbers(polygon, [f"{axis}{place}" for place in range(1, len(polygon) // 2 + 1) for axis in "xy"])
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
@@ -204,14 +221,12 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
     All files of the folder are read, including those outside the image set, so that all image sets have the same ids.
     Invalid files, which are skipped later, name no classes.
     """
-    used, findings = set(), []
+    used, invalid = set(), LabelCollector(source=folder)
     for path in sorted({*_xml_files(folder), *paths}):
-        try:
-            used |= {_text(node, "name") for node in _read_xml(path).findall("object")}
-        except InputError as error:
-            findings.append(ReportEntry(kind="image", file=str(path), reason=str(error).removeprefix(f"{path}: ")))
+        with invalid.skipping(file=str(path)):
+            used |= {_text(node, "name") for node in _read_xml(path)[0].findall("object")}
     used -= {""}
-    if not used and findings:
-        raise NothingUsable(folder, findings)
+    if not used and invalid.skipped:
+        raise NothingUsable(folder, invalid.skipped)
     with error_context(f"{folder}:"):
         return classes_by_name(used)

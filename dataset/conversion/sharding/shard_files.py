@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.annotations import AnnotatedImage
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from program_support.atomic_files import HOST, flush_to_disk
 from program_support.errors import InputError
 from program_support.file_lock import lock_file

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.conversion_report import (
     REFUSED_REPORT,
     Report,

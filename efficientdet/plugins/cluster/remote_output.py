@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.sharding.shard_files import FINISHED, ShardTask
 from efficientdet.plugins.cluster.remote_files import cache_folder, mirrored, opened, remote_errors
 

@@ -9,32 +9,29 @@ Sources: frigate/events/maintainer.py, frigate/util/builtin.py (`to_relative_box
 https://docs.frigate.video/configuration/snapshots (names of the files, clean copy); issue 2574 (the older boxes).
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    SplitContent,
+    LabelCollector,
     box_in_shares,
 )
-from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.files.bounded_files import read_json
-from dataset.files.file_kinds import is_frigate_event
-from dataset.files.untrusted_values import error_context, is_set, shown, storable_text
+from dataset.files.untrusted_values import is_set, shown, storable_text
+from efficientdet.plugins.label_formats.formats import is_frigate_event
 from program_support.errors import InputError
 
 _CLEAN_COPIES = ("-clean.webp", "-clean.png")  # .png of older versions
 _SHAPE_TOLERANCE = 0.02  # of width / height, as `snapshots.height` rounds
 
 
-def read_frigate(annotations: str, images: ImageFolder) -> AnnotatedDataSet:
+def read_frigate(annotations: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
     """Read the events of a JSON file, or of all JSON files in a folder tree, as images with one box.
 
     The image of an event is its clean copy, else its snapshot, of which a warning is printed. Events without a snapshot
@@ -43,46 +40,43 @@ def read_frigate(annotations: str, images: ImageFolder) -> AnnotatedDataSet:
     Raises:
         InputError: there are no usable events.
     """
-    hasher, classes, content = hashlib.sha256(), ClassNumbering(), SplitContent()
-    unused: Counter[str] = Counter()
-    events = {repr(event["id"]): event for event in _events(annotations, content, hasher)}  # pages may overlap
-    if not events and not content.skipped:
+    labels, unused = LabelCollector(source=annotations), Counter[str]()
+    events = {repr(event["id"]): event for event in _events(labels)}  # pages may overlap
+    if not events and not labels.skipped:
         raise InputError(f"{annotations}: has no events of Frigate, the reply of GET /api/events")
     for event in sorted(events.values(), key=lambda event: str(event["label"])):  # ids in alphabetical order
-        with content.skipping(kind="image", file=annotations), error_context(f"event {shown(event['id'])}"):
+        with labels.skipping(f"event {shown(event['id'])}"):
             if reason := _reason_not_to_use(event):
                 unused[reason] += 1
                 continue
-            label, box = storable_text(event["label"], "label"), box_in_shares(event["data"]["box"], "data.box")
+            name, box = storable_text(event["label"], "label"), box_in_shares(event["data"]["box"], "data.box")
             image = AnnotatedImage(file_name=_image_name(event, images), in_shares=True)
             _check_shape(image, event["data"], images)
-            image.objects.append(AnnotatedObject(category_id=classes.id_of(label), box_xywh=box))
-            images.in_pixels(image)
-            content.images.append(image)
+            image.objects.append(AnnotatedObject(category_id=labels.id_of(name), box_xywh=box))
+            labels.images.append(image)
     for reason, count in unused.items():
-        content.note(annotations, f"{count} of {len(events)} events {reason}: not used")
-    if not content.images and not content.skipped:
+        labels.note(f"{count} of {len(events)} events {reason}: not used")
+    if not labels.images and not labels.skipped:
         raise InputError(f"{annotations}: none of its {len(events)} events can be used: they {'; '.join(unused)}")
-    class_names = classes.class_names(annotations, content)
-    _warn([image for image in content.images if image.size])
-    return content.data_set(source=annotations, class_names=class_names, fingerprint=hasher.hexdigest())
+    data = labels.named_data_set()
+    _warn([image.file_name for image in data.images if images.size(image.file_name)])
+    return data
 
 
-def _events(annotations: str, content: SplitContent, hasher: Any) -> Iterator[dict]:
-    path = Path(annotations)
+def _events(labels: LabelCollector) -> Iterator[dict]:
+    path = Path(labels.source)
     folder = FolderFiles(path, (".json",))
     for file in map(folder.path, folder.names) if path.is_dir() else [path]:
-        with content.skipping(kind="image", file=str(file)):
-            value = read_json(str(file), hasher=hasher)
+        with labels.skipping(file=str(file)):
+            value = read_json(str(file), hasher=labels.hasher)
             events = value if isinstance(value, list) else [value]
             if not any(map(is_frigate_event, events)):  # another JSON file
                 continue
             for index, event in enumerate(events):
-                with content.skipping(kind="image", file=str(file)):
+                with labels.skipping(f"entry {index}", file=str(file)):
                     if not is_frigate_event(event):
                         raise InputError(
-                            f"entry {index} is {shown(event)}, expected an event with id, camera, label, has_snapshot "
-                            "and has_clip"
+                            f"is {shown(event)}, expected an event with id, camera, label, has_snapshot and has_clip"
                         )
                     yield event
 
@@ -110,8 +104,8 @@ def _image_name(event: dict, images: ImageFolder) -> str:
     return next(filter(None, clean), None) or images.named(f"{stem}.jpg")
 
 
-def _is_clean(image: AnnotatedImage) -> bool:
-    return image.file_name.lower().endswith(_CLEAN_COPIES)
+def _is_clean(file_name: str) -> bool:
+    return file_name.lower().endswith(_CLEAN_COPIES)
 
 
 def _check_shape(image: AnnotatedImage, data: dict, images: ImageFolder) -> None:
@@ -120,7 +114,7 @@ def _check_shape(image: AnnotatedImage, data: dict, images: ImageFolder) -> None
     A region is a square of pixels, so its fractions of width and height have the shape of the camera's image.
     """
     size = images.size(image.file_name)
-    if _is_clean(image) or size is None or not min(size) or data.get("region") is None:
+    if _is_clean(image.file_name) or size is None or not min(size) or data.get("region") is None:
         return
     *_, width, height = box_in_shares(data["region"], "data.region")
     if min(width, height) > 0 and not math.isclose(size[1] / size[0], height / width, rel_tol=_SHAPE_TOLERANCE):
@@ -130,12 +124,11 @@ def _check_shape(image: AnnotatedImage, data: dict, images: ImageFolder) -> None
         )
 
 
-def _warn(images: list[AnnotatedImage]) -> None:
+def _warn(names: list[str]) -> None:
     """Warn of boxes drawn in images, and of objects without a label."""
-    drawn = [image.file_name for image in images if not _is_clean(image)]
-    if drawn:
+    if drawn := [name for name in names if not _is_clean(name)]:
         print(
-            f"warning: {len(drawn)} of {len(images)} snapshots, such as {drawn[0]}, have no clean copy: Frigate draws "
+            f"warning: {len(drawn)} of {len(names)} snapshots, such as {drawn[0]}, have no clean copy: Frigate draws "
             "the box on a snapshot unless snapshots.bounding_box is False, and a detector learns what is drawn; leave "
             "them out, or set snapshots.clean_copy for new ones"
         )

@@ -6,17 +6,16 @@ Labels are stable across versions, names are not: MLPerf's French horn was Horn 
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from dataset.files.bounded_files import csv_rows, read_json, read_text_file
+from dataset.files.bounded_files import csv_rows, read_text_file
 from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError, nearest_name
 
 MLPERF = "mlperf"
-MLPERF_FILE = Path(__file__).resolve().parents[3] / "open_images_mlperf_classes.csv"
+MLPERF_FILE = Path(__file__).resolve().parents[2] / "open_images_mlperf_classes.csv"
 _V6_HEADER = ["LabelName", "DisplayName"]
 
 
@@ -29,14 +28,11 @@ class SelectedClasses:
     renamed: list[str] = field(default_factory=list)  # such as "Horn is French horn"
 
 
-def selected_classes(
-    classes: str, *, class_descriptions_file: str, hierarchy_file: str = "", with_descendants: bool = False
-) -> SelectedClasses:
+def selected_classes(classes: str, *, class_descriptions_file: str) -> SelectedClasses:
     """Return the classes that `classes` selects.
 
     `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category
-    ids count from 0 in the order of the list (for "mlperf" and "": ASCII order of the names). With `with_descendants`,
-    boxes of descendant labels belong to their nearest selected ancestor.
+    ids count from 0 in the order of the list (for "mlperf" and "": ASCII order of the names).
 
     Raises:
         InputError: for a name that the class descriptions lack.
@@ -54,15 +50,20 @@ def selected_classes(
         )
     category_of: dict[str, int | None] = dict.fromkeys(name_of)
     category_of |= {label: number for number, label in enumerate(selected)}
-    if with_descendants:
-        if not hierarchy_file:
-            raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
-        _add_descendants(category_of, selected, hierarchy_file)
     return SelectedClasses(
         class_names,
         category_of,
         [f"{name_of[label]} is {name}" for label, name in selected.items() if name_of[label] != name],
     )
+
+
+def describes_classes(path: str) -> bool:
+    """Return whether a CSV file has labels and their names."""
+    try:
+        row = next(csv_rows(path), (1, []))[1]
+    except InputError:
+        return False
+    return len(row) == 2 and (row[0].startswith("/m/") or row == _V6_HEADER)
 
 
 def _read_descriptions(path: str) -> dict[str, str]:
@@ -129,48 +130,3 @@ def _check_same_labels(selected: dict[str, str], name_of: dict[str, str], path: 
     for label, name in name_of.items():
         if name in names and selected.get(label) != name:
             raise InputError(f"{path}: calls {label} {shown(name)}, which in MLPerf's list is another label")
-
-
-def _add_descendants(category_of: dict[str, int | None], selected: dict[str, str], path: str) -> None:
-    """Assign labels that are not selected to the category of their nearest selected ancestor.
-
-    Only kinds count, not parts: a door handle is not a door.
-    """
-    above: dict[str, set[str]] = {}
-    for parent, child in _kinds(read_json(path), path):
-        above.setdefault(child, set()).add(parent)
-    for label in [label for label, category in category_of.items() if category is None]:
-        row, seen = {label}, {label}
-        while row and not row & selected.keys():
-            row = {parent for child in row for parent in above.get(child, ())} - seen
-            seen |= row
-        nearest = sorted(selected[parent] for parent in row & selected.keys())
-        if len(nearest) > 1:
-            raise InputError(
-                f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
-                "--classes, or select only one of them"
-            )
-        if nearest:
-            category_of[label] = next(category_of[parent] for parent in row & selected.keys())
-
-
-def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (label, child label) for the complete hierarchy, of any depth."""
-    waiting = [top]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, dict) or not isinstance(node.get("LabelName"), str):
-            raise InputError(
-                f"{path}: holds {shown(node)}, expected objects with LabelName: bbox_labels_600_hierarchy.json"
-            )
-        for key in ("Subcategory", "Part"):
-            children = node.get(key, [])
-            if not isinstance(children, list):
-                raise InputError(f"{path}: {key} of {shown(node['LabelName'])} is {shown(children)}, expected a list")
-            waiting += children
-            if key == "Subcategory":
-                yield from (
-                    (node["LabelName"], child["LabelName"])
-                    for child in children
-                    if isinstance(child, dict) and isinstance(child.get("LabelName"), str)
-                )

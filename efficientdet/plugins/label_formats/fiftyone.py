@@ -4,17 +4,15 @@ Format: https://docs.voxel51.com/user_guide/export_datasets.html. The type of a 
 [x, y, width, height] in fractions of the image after EXIF rotation.
 """
 
-import hashlib
 from typing import Any
 
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
-    SplitContent,
+    LabelCollector,
     box_in_shares,
 )
-from dataset.conversion.class_numbering import ClassNumbering
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
 from dataset.files.bounded_files import read_json
@@ -24,7 +22,7 @@ from program_support.errors import InputError
 _TRUTH = "ground_truth"  # FiftyOne's own default
 
 
-def read_fiftyone(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
+def read_fiftyone(path: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
     """Read the labeled samples, for the images of a `split` if folders name splits.
 
     Of the fields with detections `ground_truth` is read, or the only one. A tag named train, val or test is the split
@@ -34,21 +32,21 @@ def read_fiftyone(path: str, images: ImageFolder, *, split: str | None = None) -
     Raises:
         InputError: for a file of another format, without labels, or with several fields of detections.
     """
-    hasher, classes, content = hashlib.sha256(), ClassNumbering(), SplitContent()
-    samples, names = _samples_and_classes(read_json(path, hasher=hasher), path)
+    labels = LabelCollector(source=path)
+    samples, names = _samples_and_classes(read_json(path, hasher=labels.hasher), path)
     with error_context(f"{path}: one of its classes"):
         for name in filter(str.strip, names):
-            classes.id_of(name)
+            labels.id_of(name)
     field = _field(samples, path)
     if field != _TRUTH:
-        content.note(path, f"the labels are those of the field {shown(field)}")
+        labels.note(f"the labels are those of the field {shown(field)}")
     without = 0
     for index, sample in enumerate(samples):
         where = shown(sample.get("filepath", index)) if isinstance(sample, dict) else index
-        with content.skipping(kind="image", file=path), error_context(f"sample {where}"):
+        with labels.skipping(f"sample {where}"):
             if not isinstance(sample, dict):
                 raise InputError(f"is {shown(sample)}, expected an object")
-            if (labels := sample.get(field)) is None:
+            if (detections := sample.get(field)) is None:
                 without += 1
                 continue
             image = AnnotatedImage(
@@ -57,15 +55,13 @@ def read_fiftyone(path: str, images: ImageFolder, *, split: str | None = None) -
                 is_upright=True,
                 split=_split(sample.get("tags")),
             )
-            _add_objects(labels, image, content, path=path, classes=classes, names=names)
-            images.in_pixels(image)
-            content.images.append(image)
+            _add_objects(detections, image, labels, names)
+            labels.images.append(image)
     if without:
-        content.note(path, f"{without} of {len(samples)} samples are not labeled: not used")
-    if not content.images and without:
-        raise InputError(f"{path}: none of its {len(samples)} samples is labeled")
-    class_names = classes.class_names(path, content)
-    return content.data_set(source=path, class_names=class_names, fingerprint=hasher.hexdigest())
+        labels.note(f"{without} of {len(samples)} samples are not labeled: not used")
+        if not labels.images:
+            raise InputError(f"{path}: none of its {len(samples)} samples is labeled")
+    return labels.named_data_set()
 
 
 def _samples_and_classes(value: Any, path: str) -> tuple[list, list[str]]:
@@ -113,33 +109,24 @@ def _split(tags: Any) -> str | None:
     return splits.pop() if splits else None
 
 
-def _add_objects(
-    labels: Any,
-    image: AnnotatedImage,
-    content: SplitContent,
-    *,
-    path: str,
-    classes: ClassNumbering,
-    names: list[str],
-) -> None:
-    detections = labels.get("detections") if isinstance(labels, dict) else None
+def _add_objects(field: Any, image: AnnotatedImage, labels: LabelCollector, names: list[str]) -> None:
+    detections = field.get("detections") if isinstance(field, dict) else None
     if not isinstance(detections, list):
-        raise InputError(f"has labels {shown(labels)}, expected a list of detections")
+        raise InputError(f"has labels {shown(field)}, expected a list of detections")
     for index, detection in enumerate(detections):
-        with content.skipping(file=path, image=image), error_context(f"{image.file_name}: detection {index}"):
+        with labels.skipping(f"{image.file_name}: detection {index}", image=image):
             if not isinstance(detection, dict):
                 raise InputError(f"is {shown(detection)}, expected an object")
-            box = box_in_shares(detection.get("bounding_box"), "bounding_box")
             image.objects.append(
                 AnnotatedObject(
-                    box_xywh=box,
+                    box_xywh=box_in_shares(detection.get("bounding_box"), "bounding_box"),
                     is_crowd=_is_set(detection, "iscrowd"),
                     is_difficult=_is_set(detection, "difficult"),
-                    category_id=classes.id_of(_label(detection.get("label"), names)),
+                    category_id=labels.id_of(_label(detection.get("label"), names)),
                 )
             )
             if detection.get("confidence") is not None:
-                content.notes["boxes have a confidence, as those of a model: used as labels"] += 1
+                labels.notes["boxes have a confidence, as those of a model: used as labels"] += 1
 
 
 def _label(label: Any, names: list[str]) -> str:

@@ -28,7 +28,7 @@ class CvatTask(NamedTuple):
     task_id: str | None
     frames: range | None
     of_images: bool
-    subset: str | None  # of a project
+    subset: str  # of a project
     words: list[str]  # names that may be those of its images' folder
     shape: dict[str, str]  # width and height
 
@@ -47,7 +47,8 @@ def cvat_tasks(root: ElementTree.Element, path: str) -> list[CvatTask]:
     nodes = projects or root.findall("meta/task") or root.findall("meta/job") or [root]
     tasks, last_frame = [], Counter[str]()
     for node in nodes:
-        filtered, subset = _STEP.search(node.findtext("frame_filter") or ""), node.findtext("subset") or ""
+        filtered = _STEP.search(node.findtext("frame_filter") or "")
+        subset = node.findtext("subset") or "" if projects else ""
         step, size = int(filtered[1]) if filtered else 1, _count(node, "size")
         first = last_frame[subset] + _count(node, "start_frame")
         end = first + size * step
@@ -56,12 +57,11 @@ def cvat_tasks(root: ElementTree.Element, path: str) -> list[CvatTask]:
             task_id=node.findtext("id") if projects else None,
             frames=range(first, end, step) if size else None,
             of_images=node.findtext("mode") == "annotation",
-            subset=subset if projects else None,
+            subset=subset,
             words=[
                 *names,
-                *map(_without_suffix, names),
-                *([subset] if projects else []),
-                *(Path(path).stem, Path(path).resolve().parent.name),
+                *(PurePosixPath(name.replace("\\", "/")).stem for name in names),
+                *(subset, Path(path).stem, Path(path).resolve().parent.name),
             ],
             shape={
                 side: node.findtext(f"original_size/{side}") or root.findtext(f"meta/original_size/{side}") or ""
@@ -77,10 +77,6 @@ def cvat_tasks(root: ElementTree.Element, path: str) -> list[CvatTask]:
 def _count(node: ElementTree.Element, name: str) -> int:
     text = (node.findtext(name) or "").strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-
-
-def _without_suffix(name: str) -> str:
-    return PurePosixPath(name.replace("\\", "/")).stem
 
 
 def images_of_frames(task: CvatTask, frames: range, images: ImageFolder, *, path: str) -> dict[int, str]:
