@@ -9,6 +9,14 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.export_formats": {
+        "litert": "efficientdet.plugins.small_devices.formats:LITERT",
+        "litert-int8": "efficientdet.plugins.small_devices.formats:LITERT_INT8",
+        "litert-full-int8": "efficientdet.plugins.small_devices.formats:LITERT_FULL_INT8",
+        "web": "efficientdet.plugins.small_devices.formats:WEB",
+        "cvat": "efficientdet.plugins.small_devices.formats:CVAT",
+    },
+    "efficientdet.weight_readers": {"torch": "efficientdet.plugins.torch_weights.torch_files:READER"},
 }
 
 

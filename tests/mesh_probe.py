@@ -18,7 +18,7 @@ from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World
 from efficientdet.devices.launchers import join_world
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.optimization.optimizer import build_optimizer
 from efficientdet.optimization.weight_average import WeightAverage

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.model import onnx_model
 from model.dense_detector import DenseDetector, DenseDetectorConfig

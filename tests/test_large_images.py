@@ -22,8 +22,7 @@ from dataset.input.tiling import Tiling
 from dataset.records.record_index import RecordReader, index_records
 from dataset.records.schema import parse_record
 from efficientdet.inference import large_image
-from efficientdet.inference.large_image import LargeImage
-from efficientdet.inference.tiles import TiledDetector
+from efficientdet.inference.tiles import LargeImage, TiledDetector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -9,7 +9,7 @@ from keras import layers, ops
 from onnx import TensorProto, helper
 from other_family import OtherFamily, drawn
 
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.layers import add_network

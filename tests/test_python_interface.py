@@ -30,7 +30,7 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.fiftyone import read_fiftyone
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
-from efficientdet.exports.model_card import files_to_publish
+from efficientdet.exports.artifact_pages import files_to_publish
 from efficientdet.operations import settings
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import start as training_start

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from efficientdet.devices.distributed import World, join_horovod
-from efficientdet.devices.rendezvous import Place, meet, rank_on_host
 from program_support.errors import InputError
 
 ARRIVAL_SECONDS = 600.0  # all processes under JAX must have started by then
@@ -119,6 +118,8 @@ def _join_jax(launcher: str, count: int, environment: Mapping[str, str], *, num_
             f"{launcher} started {count} processes under KERAS_BACKEND=jax: expected JAX_COORDINATOR_ADDRESS=host:port "
             "of the first process, and JAX_NUM_PROCESSES and JAX_PROCESS_ID unless Slurm or Open MPI numbers them"
         )
+    from efficientdet.devices.rendezvous import Place, meet, rank_on_host  # with asyncio, 20 ms
+
     place = Place(address, count, number, name=socket.gethostname(), token=_job_token(launcher, environment))
     peers = meet(place, seconds=ARRIVAL_SECONDS)
     from efficientdet.devices.jax_processes import join_processes

@@ -8,7 +8,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import replicate
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Predictor
 
 

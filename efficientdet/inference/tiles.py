@@ -13,14 +13,16 @@ Boxes of one tile are not compared, because NMS was already applied to them.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dataset.input.tiling import Tiling
-from efficientdet.inference.large_image import LargeImage
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
+
+if TYPE_CHECKING:
+    from dataset.files.image_windows import ImageWindows
 
 _SAME = 0.5  # IoU above which two boxes are one object
 _BORDER = 0.02  # share of a tile's side: a box that ends this close to an inner border is cut
@@ -28,6 +30,30 @@ _RANK_OF_CUT = 0.5  # factor of the score of cut boxes
 # Returns the detections of each image [h, w, 3] uint8, highest score first
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
+_OVERVIEW_SIDE = 4096  # pixels
+
+
+class LargeImage:
+    """An opened image; slicing it like an array [h, w, 3] uint8 reads that window."""
+
+    def __init__(self, windows: "ImageWindows"):
+        self._windows = windows
+        self.shape = (*windows.size, 3)
+        self.note = windows.note
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        rows, columns = (part.indices(side) for part, side in zip(place, self.shape, strict=False))
+        return self._windows.read(rows[0], columns[0], rows[1], columns[1])
+
+    def overview(self) -> tuple[np.ndarray, float]:
+        """Return the complete image with a longer side of at most 4,096 pixels, and its scale."""
+        scale = min(1.0, _OVERVIEW_SIDE / max(self.shape))
+        height, width = (max(1, round(scale * side)) for side in self.shape[:2])
+        return self._windows.reduced((height, width)), scale
+
+    def close(self) -> None:
+        """Free the file."""
+        self._windows.close()
 
 
 class TiledDetector:

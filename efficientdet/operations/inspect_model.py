@@ -40,7 +40,7 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
     _prepare(needs_tensorflow=bool(model.ckpt_path or options.export_ckpt))
     from efficientdet.checkpoints.bundle_files import BUNDLE_SUFFIXES
     from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX
-    from efficientdet.exports.inspection import dry_run
+    from efficientdet.inference.checkpoint_model import dry_run
 
     suffixes = (*BUNDLE_SUFFIXES, DESCRIPTION_SUFFIX) if options.export_ckpt else ()
     with claimed_outputs(*(f"{options.export_ckpt}{suffix}" for suffix in suffixes)):
@@ -62,11 +62,11 @@ def _export(model: ModelConfig, options: InspectOptions) -> None:
     if options.saved_model_dir or not paths:
         paths["savedmodel"] = writable_folder(options.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.exports.inspection import export
+    from efficientdet.exports.export_artifacts import export_file
 
     for name, path in paths.items():
         with claimed_outputs(path):
-            export(model, name, Path(path), input_image=image)
+            export_file(model, name, Path(path), input_image=image)
 
 
 def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[str, ...]) -> None:

@@ -12,13 +12,15 @@ keeps a class with few detections near them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.comparison import Comparison
-from object_detection.coco.error_analysis import Reliability, reliability
 from object_detection.coco.score_thresholds import MIN_OBJECTS
+
+if TYPE_CHECKING:
+    from object_detection.coco.comparison import Comparison
+    from object_detection.coco.error_analysis import Reliability
 
 _LOWEST = 1e-7  # scores are limited to this and 1 - this
 _TOLERANCE, _MOST_STEPS = 1e-8, 100  # of Newton's method
@@ -66,8 +68,8 @@ class ScoreCalibration:
     """Calibration of each class by name; `before` and `after`: reliability of all scores, as for the errors."""
 
     classes: dict[str, ClassCalibration]
-    before: Reliability
-    after: Reliability
+    before: "Reliability"
+    after: "Reliability"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return class, expected calibration error before and after, objects, and why a class is not calibrated."""
@@ -111,7 +113,7 @@ class ScoreCalibration:
         return {name: list(one.map) for name, one in self.classes.items() if one.map}
 
 
-def calibrate_scores(comparison: Comparison, *, seed: int = 0) -> ScoreCalibration:
+def calibrate_scores(comparison: "Comparison", *, seed: int = 0) -> ScoreCalibration:
     """Return the calibration of each class, kept where it is better on images that it was not fitted to.
 
     Better are a lower expected calibration error and a lower log loss: of few detections the first alone also falls by
@@ -121,6 +123,8 @@ def calibrate_scores(comparison: Comparison, *, seed: int = 0) -> ScoreCalibrati
         comparison: detections on images that the detector was not trained on.
         seed: seed of the division of the images into two halves.
     """
+    from object_detection.coco.error_analysis import reliability
+
     counted = comparison.outcomes.counted
     scores, right = comparison.scores[counted].astype(np.float64), comparison.outcomes.right[counted]
     classes = comparison.detections.classes[counted]
