@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from ai_edge_litert.tools import flatbuffer_utils
 from drawn_records import draw_records
 from miniature import miniature_detector
@@ -181,15 +181,19 @@ def test_only_the_detection_operator_computes_in_float(exported):
     assert kinds <= {schema.TensorType.INT8, schema.TensorType.UINT8, schema.TensorType.INT32}
 
 
-@pytest.mark.filterwarnings("ignore:.*experimental_preserve_all_tensors")
 def test_the_operator_detects_what_our_suppression_detects(exported):
     folder, drawn = exported
     image = padded(an_image(drawn))
-    interpreter = Interpreter(str(folder / FULL), num_threads=1, experimental_preserve_all_tensors=True)
+    interpreter = Interpreter(
+        str(folder / FULL),
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_preserve_all_tensors=True,
+    )
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image)
     interpreter.invoke()
-    deltas, probabilities, _ = (interpreter.get_tensor(n)[0] for n in interpreter._get_ops_details()[-1]["inputs"])
+    [detect] = [one for one in interpreter._get_ops_details() if one["op_name"] == "TFLite_Detection_PostProcess"]
+    deltas, probabilities = (interpreter.get_tensor(number)[0] for number in detect["inputs"][:2])
     logits = np.log(probabilities) - np.log1p(-probabilities)
     outputs = logits, deltas, logits.max(axis=-1)
     wanted = tiny_lite(per_class=False).postprocessing.detections_on_host(outputs, np.int32([SIDE, SIDE]))

@@ -9,11 +9,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import numpy as np
-import onnxruntime
 import pytest
 from chromium import PROGRAM, chromium
 from miniature import miniature_detector
-from onnx import TensorProto, helper
+from onnx_sessions import session_of
 from PIL import Image
 
 from dataset.class_names import ClassNames
@@ -53,20 +52,8 @@ NO_RUNTIME = "ONNX Runtime Web is not in the cache; an export with --formats=web
 def test_the_graph_resizes_as_infer_does(rule):
     graph = OnnxGraph()
     scales = add_resize(graph, rule, "image", images="images", sizes="sizes")
-    outputs = {"images": TensorProto.UINT8, "sizes": TensorProto.INT32, scales: TensorProto.FLOAT}
-    nodes = graph.nodes(list(outputs))
-    model = helper.make_model(
-        helper.make_graph(
-            nodes,
-            "resize",
-            [helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])],
-            [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
-            graph.initializers(nodes),
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=10,
-    )
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = {"images": ("uint8", [None] * 4), "sizes": ("int32", [None] * 2), scales: ("float32", [None])}
+    _, session = session_of(graph, {"image": ("uint8", ["h", "w", 4])}, outputs)
     for size in ((48, 64), (7, 5), (123, 311), (300, 20), (64, 96)):
         image = np.random.default_rng(0).integers(0, 256, (*size, 4), np.uint8)
         pixels, valid, found_scales = session.run(list(outputs), {"image": image})

@@ -250,7 +250,6 @@ def write_report(report: Mapping[str, Any], *, log_file: str | None, output_json
 _RANDOM_INPUT = "random pixels, new for each run"
 
 
-Measure = Callable[[], Run]
 Describe = Callable[[], dict[str, Any]]  # called after the runs
 
 

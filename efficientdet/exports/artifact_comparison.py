@@ -120,15 +120,15 @@ class ArtifactComparison:
     def artifact(self, form: ExportFormat, path: Path) -> Artifact:
         """Return the table row of a file."""
         detect, agreements = form.open_for(self.restored, path), list[Agreement]()
-        for size in BATCHES if detect else ():
-            batches = (self._images[first : first + size] for first in range(0, len(self._images), size))
-            detected = [rows for batch in batches for rows in detect(batch)]
-            agreements += [
-                compare_detections(
-                    expected, ours, pixels=None if form.calibrates else PIXELS, thresholds=self._thresholds
-                )
-                for ours, expected in zip(detected, self._expected, strict=True)
-            ]
+        if detect:
+            for size in BATCHES:
+                batches = (self._images[first : first + size] for first in range(0, len(self._images), size))
+                detected = [rows for batch in batches for rows in detect(batch)]
+                pixels = None if form.calibrates else PIXELS
+                agreements += [
+                    compare_detections(expected, ours, pixels=pixels, thresholds=self._thresholds)
+                    for ours, expected in zip(detected, self._expected, strict=True)
+                ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = None, None

@@ -201,7 +201,8 @@ def _written(builder: flatbuffers.Builder, value: Any) -> int:
     }
     builder.StartObject(max(slots, default=-1) + 1)
     for slot, entry in slots.items():
-        is_scalar = isinstance(entry, np.generic)
-        kind = entry.dtype.name.capitalize() if is_scalar else "UOffsetTRelative"
-        getattr(builder, f"Prepend{kind}Slot")(slot, entry.item() if is_scalar else entry, 0)
+        if isinstance(entry, np.generic):
+            getattr(builder, f"Prepend{entry.dtype.name.capitalize()}Slot")(slot, entry.item(), 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(slot, entry, 0)
     return builder.EndObject()
