@@ -261,7 +261,16 @@ def benchmark(model: ModelConfig, options: InspectOptions) -> dict[str, Any]:
         with trace(options.trace_filename):
             measure()
         print(f"wrote a trace of one run: {options.trace_filename}")
-    report = {**_machine(), **describe(), **figures(first, runs, batch_size=options.batch_size)}
+    report = {
+        "backend": backend_name(),
+        "device": device_name(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "versions": versions(),
+        "peak_host_memory_bytes": peak_host_memory(),
+        "peak_device_memory_bytes": peak_device_memory(),
+        **describe(),
+        **figures(first, runs, batch_size=options.batch_size),
+    }
     print("\n".join(table(report)))
     write_report(report, log_file=options.dllogger_path, output_json=options.output_json)
     return report
@@ -362,16 +371,4 @@ def _exported_runtime(model: ModelConfig) -> dict[str, Any]:
         "precision": "int8" if model.int8_images else "float32",
         "device": processor_name(),
         "peak_device_memory_bytes": None,
-    }
-
-
-def _machine() -> dict[str, Any]:
-    """Return facts about the machine: backend, device, load, versions, and peak memory."""
-    return {
-        "backend": backend_name(),
-        "device": device_name(),
-        "load_average": round(os.getloadavg()[0], 2),
-        "versions": versions(),
-        "peak_host_memory_bytes": peak_host_memory(),
-        "peak_device_memory_bytes": peak_device_memory(),
     }

@@ -12,7 +12,7 @@ Boxes of one tile are not compared, because NMS was already applied to them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -88,18 +88,7 @@ class TiledDetector:
 
 def rows_of_tiles(by_tile: Sequence[DetectionRows], tiles: np.ndarray, *, size: tuple[int, ...]) -> DetectionRows:
     """Return the rows of an image of `size` (height, width) from those in its tiles [T, 4] yxyx, in pixels of each."""
-    return _merged([_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)], tiles, size)
-
-
-def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
-    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
-    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
-    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
-    rows = rows._replace(boxes=boxes.astype(np.float32))
-    return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
-
-
-def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, ...]) -> DetectionRows:
+    by_tile = [_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)]
     boxes, scores, category_ids = (
         np.concatenate(values) for values in zip(*(rows[1:4] for rows in by_tile), strict=True)
     )
@@ -109,16 +98,19 @@ def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, ..
     around = [[*boxes[parts, :2].min(axis=0), *boxes[parts, 2:].max(axis=0)] for parts in objects]
     masks = None
     if by_tile[0].masks is not None:
-        in_tile = np.concatenate([rows.masks for rows in by_tile])
-        masks = list(_masks(objects, in_tile, tiles[found_in], size))
+        in_tile, corners = np.concatenate([rows.masks for rows in by_tile]), tiles[found_in, :2]
+        masks = [united([moved(in_tile[part], corners[part], size=size) for part in parts]) for parts in objects]
     return DetectionRows.of_image(
         np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks
     )
 
 
-def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, ...]) -> Iterator[dict]:
-    for parts in objects:
-        yield united([moved(masks[part], tiles[part, :2], size=size) for part in parts])
+def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
+    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
+    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
+    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
+    rows = rows._replace(boxes=boxes.astype(np.float32))
+    return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
 class _Object(NamedTuple):
