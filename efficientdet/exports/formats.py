@@ -3,8 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from efficientdet.configuration.inference_runtimes import require_package, require_runtime
 from efficientdet.exports.export_format import ExportFormat
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detector
+    from object_detection.coco.results import DetectionRows
 
 PLUGINS = "efficientdet.export_formats"
 
@@ -37,10 +40,28 @@ class SavedModel(ExportFormat):
         export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
 
     def open(self, path: str, *, runtime: str = "keras") -> "Detector":
-        """See `ExportFormat`."""
-        from efficientdet.exports.saved_model import saved_model_detector
+        """See `ExportFormat`. Successive images of a size run as a batch."""
+        from efficientdet.exports.saved_model import load_saved_model
+        from efficientdet.inference.detect import Detector, rows_of_image
 
-        return saved_model_detector(path)
+        signature, description = load_saved_model(path)
+
+        def detect(images: list[np.ndarray]) -> "list[DetectionRows]":
+            return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
+
+        def detect_batch(images: list[np.ndarray]) -> "list[DetectionRows]":
+            outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
+            return [
+                rows_of_image(
+                    *(outputs[name][number][:count] for name in ("boxes", "scores", "classes")),
+                    image=image,
+                    masks=outputs["masks"][number][:count] if "masks" in outputs else None,
+                    description=description,
+                )
+                for number, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
+            ]
+
+        return Detector.described(detect, description)
 
 
 @cache

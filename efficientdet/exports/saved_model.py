@@ -4,20 +4,16 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
-from efficientdet.inference.detect import Detector, rows_of_image
 from model.detection_model import DetectionModel, detections_in_original
-from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 from program_support.file_patterns import without_magic
 
@@ -87,32 +83,6 @@ def without_gradient_warnings() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_other)
-
-
-def saved_model_detector(folder: str) -> Detector:
-    """Return the detector of a folder of `export_saved_model`; successive images of a size run as a batch.
-
-    Raises:
-        InputError: for any other folder.
-    """
-    signature, description = load_saved_model(folder)
-
-    def detect(images: list[np.ndarray]) -> list[DetectionRows]:
-        return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
-
-    def detect_batch(images: list[np.ndarray]) -> list[DetectionRows]:
-        outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
-        return [
-            rows_of_image(
-                *(outputs[name][number][:count] for name in ("boxes", "scores", "classes")),
-                image=image,
-                masks=outputs["masks"][number][:count] if "masks" in outputs else None,
-                description=description,
-            )
-            for number, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
-        ]
-
-    return Detector.described(detect, description)
 
 
 def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Description]:
