@@ -21,7 +21,7 @@ from efficientdet.exports.formats import SavedModel
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import dry_run, load_model, summary
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths

@@ -30,7 +30,7 @@ from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.inference.runtimes import Predictor, fetched
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
 from program_support.processor import processor_name

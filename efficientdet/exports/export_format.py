@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from efficientdet.configuration.inference_runtimes import require_package
+from efficientdet.configuration.model_config import require_package
 from program_support.errors import InputError
 
 if TYPE_CHECKING:

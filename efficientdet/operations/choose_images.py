@@ -4,8 +4,7 @@ from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import records_of, required, writable_folder
+from efficientdet.configuration.flag_paths import program, records_of, required, writable_folder
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
@@ -16,7 +15,7 @@ from program_support.file_patterns import paths_beginning_with
 
 
 def choose_images(options: NextImagesOptions) -> None:
-    """Choose images as the options state."""
+    """Copy the images to label next, with proposals of boxes."""
     folder = required(options.model, "model")
     if exported := format_of(folder):
         raise InputError(

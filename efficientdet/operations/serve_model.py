@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import required
-from efficientdet.configuration.model_settings import checked_overrides, runtime_settings
+from efficientdet.configuration.flag_paths import program, required
+from efficientdet.configuration.model_config import checked_overrides, runtime_settings
 from efficientdet.options.serve import RequestLimits, ServeOptions
 from program_support.checked_fields import values_of
 from program_support.errors import InputError
@@ -29,7 +28,7 @@ _PACKAGES = {
 
 
 def serve_model(options: ServeOptions) -> None:
-    """Serve as the options state."""
+    """Open a detector and serve it over HTTP until a signal."""
     path, studio = _model_path(options), _studio(options)
     overrides = checked_overrides(options)
     runtime = runtime_settings(options)

@@ -12,7 +12,7 @@ from typing import Any
 from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.programs import run_program
 from object_detection.coco.score_thresholds import MIN_OBJECTS
-from program_support.marked_folders import claim_folder
+from program_support.claimed_outputs import claim_folder
 
 _COMPARISON = "comparison"
 _TOLERATED = 0.02  # fall of AP: few images cannot show a smaller one, and it would add up over the rounds

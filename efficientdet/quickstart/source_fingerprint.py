@@ -14,7 +14,7 @@ from dataset.files.image_files import IMAGE_SUFFIXES
 from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.state import State
 from program_support.archives import archive_digest, archive_kind
-from program_support.marked_folders import unpacked_archive
+from program_support.claimed_outputs import unpacked_archive
 
 _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names"}
 

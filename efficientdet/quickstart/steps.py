@@ -33,8 +33,8 @@ from efficientdet.quickstart.source_fingerprint import source_fingerprint, sourc
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State
 from efficientdet.quickstart.summary import print_summary
+from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
