@@ -29,6 +29,14 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "ssd": "efficientdet.plugins.ssd.family:FAMILY",
     },
     "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
+    "efficientdet.export_formats": {
+        "litert": "efficientdet.plugins.small_devices.formats:LITERT",
+        "litert-int8": "efficientdet.plugins.small_devices.formats:LITERT_INT8",
+        "litert-full-int8": "efficientdet.plugins.small_devices.formats:LITERT_FULL_INT8",
+        "web": "efficientdet.plugins.small_devices.formats:WEB",
+        "cvat": "efficientdet.plugins.small_devices.formats:CVAT",
+    },
+    "efficientdet.weight_readers": {"torch": "efficientdet.plugins.torch_weights.torch_files:READER"},
 }
 
 

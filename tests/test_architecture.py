@@ -111,7 +111,7 @@ KNOWN_IN = {
         "dataset.*",
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
-        "efficientdet.exports.cvat_handler",  # runs without this project
+        "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
         "efficientdet.tracking.drawn_counts",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
@@ -157,8 +157,8 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",
     "efficientdet.exports.saved_model",
-    "efficientdet.exports.inspection",  # SavedModels are TensorFlow's
-    "efficientdet.exports.litert.model_file",  # and so is the converter
+    "efficientdet.exports.export_artifacts",  # SavedModels are TensorFlow's
+    "efficientdet.plugins.small_devices.litert_files",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop",  # an export at the end
     "efficientdet.training.run",  # whether shapes may vary between steps

@@ -12,8 +12,8 @@ from dataset.files.image_files import StoredImage, encode_image
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.large_image import LargeImage
 from efficientdet.inference.result_files import Crops, write_output
+from efficientdet.inference.tiles import LargeImage
 from efficientdet.prediction.annotation_config import AnnotationConfig
 from efficientdet.prediction.drawn_rows import drawn_rows
 from efficientdet.prediction.inputs import read_input

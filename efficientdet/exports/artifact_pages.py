@@ -1,7 +1,8 @@
-"""Model card beside exported files: `README.md` with the header of the Hugging Face Hub, and an image."""
+"""Pages beside exported files: artifacts.md and .json, and a model card with the header of the Hugging Face Hub."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,122 @@ from dataset.files.image_files import encode_image
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import FILE_NAME
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.exports.artifact_table import TABLE_FILES, ArtifactTable
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
+MOST_LOST = 0.01  # loss of AP by int8 from which classes are listed
+TABLE_FILES = ("artifacts.json", "artifacts.md")
 CARD, DRAWN_IMAGE = "README.md", "detections.jpg"
 CARD_FILES = (CARD, DRAWN_IMAGE, FILE_NAME)  # beside the exported files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """AP of a file on the validation records."""
+
+    ap: float
+    ap50: float
+    ap_difference: float  # difference from the checkpoint's AP
+    ap_difference_interval: tuple[float, ...]  # paired 95 % interval over the images; () if not computed
+    class_losses: dict[str, float]  # loss of AP of the classes that lose more than `MOST_LOST`
+
+    @property
+    def change(self) -> str:
+        """The difference from the checkpoint's AP, with its interval."""
+        ends = self.ap_difference_interval
+        return f"{self.ap_difference:+.4f}" + (f", 95 % interval {ends[0]:+.4f} to {ends[1]:+.4f}" if ends else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A row of the table."""
+
+    format: str
+    file: str
+    megabytes: float
+    median_ms: float | None  # one image, resizing included; None if the file cannot be run here
+    p99_ms: float | None
+    compared: int  # detections of the checkpoint
+    agreement: float  # fraction that the file finds too: same class, all sides within half a pixel
+    box_difference: float  # largest difference of agreeing boxes in pixels
+    score_difference: float  # largest difference of scores
+    quality: Quality | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactTable:
+    """The table with its header."""
+
+    model: str
+    machine: str
+    versions: dict[str, str]
+    compared_in: str  # definition of agreement
+    checkpoint: Quality | None
+    validation_images: int
+    calibration_images: int
+    artifacts: Sequence[Artifact]
+
+    def write(self, folder: str) -> None:
+        """Write artifacts.json and artifacts.md.
+
+        Raises:
+            InputError: they cannot be written.
+        """
+        texts = json.dumps(asdict(self), indent=1) + "\n", self._markdown()
+        for name, text in zip(TABLE_FILES, texts, strict=True):
+            with report_write_errors(Path(folder, name)):
+                write_text(Path(folder, name), text)
+
+    def _markdown(self) -> str:
+        titles = [
+            "format",
+            "file",
+            "MB",
+            "median ms",
+            "p99 ms",
+            "detections",
+            "agree",
+            "box differs by",
+            "score differs by",
+        ]
+        measured = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it."
+        if self.checkpoint:
+            titles += ["AP", "AP50", "AP less the checkpoint's"]
+            measured = (
+                f"AP of {self.validation_images} images of the validation records; the checkpoint has "
+                f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}."
+            )
+        lines = [
+            f"# {self.model} as files",
+            "",
+            f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
+            f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
+            measured,
+            *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
+            "",
+            *(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles))),
+            *(f"| {' | '.join(_cells(line)[: len(titles)])} |" for line in self.artifacts),
+        ]
+        for line in self.artifacts:
+            if line.quality and line.quality.class_losses:
+                losses = ", ".join(f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items())
+                lines += ["", f"Classes with a lower AP in {line.file}: {losses}."]
+        return "\n".join(lines) + "\n"
+
+
+def _cells(line: Artifact) -> list[str]:
+    quality = line.quality
+    return [
+        line.format,
+        line.file,
+        f"{line.megabytes}",
+        *("-" if value is None else f"{value}" for value in (line.median_ms, line.p99_ms)),
+        f"{line.compared}",
+        f"{line.agreement:.1%}",
+        f"{line.box_difference:.2g}",
+        f"{line.score_difference:.2g}",
+        *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", quality.change] if quality else "---"),
+    ]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dataset.files.untrusted_values import shown
-from efficientdet.weights.bounded_file import BoundedFile
-from efficientdet.weights.torch_tensors import NAMES, ONLY_TENSORS, Dictionary, Placeholder
+from efficientdet.plugins.torch_weights.torch_tensors import NAMES, ONLY_TENSORS, BoundedFile, Dictionary, Placeholder
 from program_support.errors import InputError
 
 LARGEST_PICKLE = 8 * 2**20  # bytes; a ResNet-152 has 60,000: the numbers of the tensors are stored elsewhere

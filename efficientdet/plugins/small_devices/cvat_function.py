@@ -16,10 +16,9 @@ from dataset.class_names import ClassNames
 from dataset.input.resize import host_resize
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.onnx_translation.model import web_model
+from efficientdet.plugins.small_devices.image_model import MODEL, image_model
 from program_support.atomic_files import write_bytes, write_text
 
-MODEL = "detector.onnx"
 _FUNCTION = """\
 # Written by export.py for CVAT's automatic annotation.
 # nuctl deploy --project-name cvat --path FOLDER --file FOLDER/function.yaml --platform local
@@ -79,7 +78,7 @@ def write_cvat_function(restored: Restored, folder: Path) -> None:
     description = restored.description
     classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
     lowest = [thresholds.by_category.get(number, thresholds.overall) for number in classes.category_ids]
-    model = web_model(restored.detector, host_resize(restored.resize))
+    model = image_model(restored.detector, host_resize(restored.resize))
     helper.set_model_props(model, {"classes": json.dumps([*zip(classes.names, lowest, strict=True)])})
     labels = [
         json.dumps({"id": number, "name": name, "type": "rectangle"}) for number, name in enumerate(classes.names)

@@ -1,11 +1,61 @@
-"""Resize rules as nodes of an ONNX graph, with the pixels of `dataset.input.host_resize`."""
+"""An ONNX model that detects in one image of any size: it includes resizing, with the pixels of `host_resize`."""
+
+from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
+from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
+from efficientdet.checkpoints.description import Description
+from efficientdet.inference.detect import Detect, rows_of_image
 from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.onnx_translation.model import INPUTS, added_outputs, assembled
+from model.detection_model import DetectionModel
+from object_detection.coco.results import DetectionRows
+from object_detection.onnx_nodes import clipped
+from object_detection.structures import DETECTIONS
 
+MODEL = "detector.onnx"  # name of the file in a folder
 _CHANNELS = 3
+
+
+def image_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
+    """Return a model that detects in one image of any size: it includes `resize`.
+
+    The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
+    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out.
+
+    Raises:
+        InputError: as `onnx_model` does.
+    """
+    graph = OnnxGraph()
+    scales = add_resize(graph, resize, "image", images=INPUTS[0], sizes=INPUTS[1])
+    detections = added_outputs(graph, detector, detects=True)
+    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1], last_pixel=False)
+    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
+    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
+    return assembled(graph, detector, outputs, inputs=[image])
+
+
+def image_model_detector(folder: Path, description: Description) -> Detect:
+    """Return the detection function of a folder's model, run by ONNX Runtime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
+    category_ids = np.array(ClassNames.from_categories(description.categories).category_ids)
+
+    def rows(image: np.ndarray) -> DetectionRows:
+        opaque = np.full((*image.shape[:2], 1), 255, np.uint8)
+        outputs = session.run(DETECTIONS, {"image": np.concatenate([image, opaque], axis=-1)})
+        boxes, scores, classes = (values[0] for values in outputs)
+        valid = scores > 0
+        ids = category_ids[classes[valid]]
+        return rows_of_image(boxes[valid], scores[valid], ids, image=image, masks=None, description=description)
+
+    return lambda images: [rows(image) for image in images]
 
 
 def add_resize(graph: OnnxGraph, rule: HostResize, image: str, *, images: str, sizes: str) -> str:

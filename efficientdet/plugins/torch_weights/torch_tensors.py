@@ -1,22 +1,22 @@
 """Tensors in PyTorch's pickles as views of storages, which are read on demand."""
 
 import math
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from dataset.files.untrusted_values import shown
-from efficientdet.weights.bounded_file import BoundedFile
+from efficientdet.weights.safetensors_files import BFLOAT16, numbers_of
 from program_support.errors import InputError
 
 ONLY_TENSORS = (
     "expected only named tensors of numbers, as torch.save(model.state_dict(), FILE) or "
     "safetensors.torch.save_file writes them"
 )
-BFLOAT16 = "bfloat16"
 _NUMBERS = {
     "Float": "f4",
     "Double": "f8",
@@ -33,6 +33,27 @@ _MOST_DIMENSIONS = 16
 _LARGEST_NUMBER = 2**48  # limit of a dimension, stride or offset: integers of a pickle may have millions of digits
 # Elements of a view that repeats numbers of its storage (`expand`) are limited, as such a view is copied to memory.
 _MOST_REPEATED = 2**20
+
+
+class BoundedFile:
+    """An untrusted regular file opened for reading; reads are limited to its size. `size`: bytes when it was opened."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.size = stream, os.fstat(stream.fileno()).st_size
+
+    def content(self, start: int, length: int) -> bytes:
+        """Return bytes of the file.
+
+        Raises:
+            InputError: without the file's name, if they are not there.
+        """
+        if not 0 <= start <= start + length <= self.size:
+            raise InputError(f"is cut short or damaged: {self.size} bytes; expected {length} bytes at offset {start}")
+        self.stream.seek(start)
+        data = self.stream.read(length)
+        if len(data) < length:
+            raise InputError(f"has become shorter than {self.size} bytes while it was read")
+        return data
 
 
 @dataclass(frozen=True)
@@ -78,17 +99,6 @@ class Storage:
             )
         self.read = lambda: file.content(start + 8, length)
         return start + 8 + length
-
-
-def numbers_of(content: bytes | memoryview, number: str, *, big_endian: bool = False) -> np.ndarray:
-    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bool bytes as True."""
-    order: Literal[">", "<"] = ">" if big_endian else "<"
-    if number == BFLOAT16:
-        return (np.frombuffer(content, f"{order}u2").astype(np.uint32) << 16).view(np.float32)
-    if number == "bool":
-        return np.frombuffer(content, np.uint8) != 0
-    stored = np.frombuffer(content, np.dtype(number).newbyteorder(order))
-    return stored.astype(stored.dtype.newbyteorder("="), copy=False)
 
 
 class Tensor:

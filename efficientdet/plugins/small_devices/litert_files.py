@@ -18,9 +18,9 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.exports.metadata import POSTPROCESSING, ArtifactMetadata, postprocessing_file
+from efficientdet.exports.exported_file import POSTPROCESSING, ArtifactMetadata, postprocessing_file
 from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
-from efficientdet.onnx_translation.calibration import CalibrationImages
+from efficientdet.onnx_translation.quantization import CalibrationImages
 from model.detection_model import DetectionModel
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import DETECTIONS
@@ -54,15 +54,21 @@ def write_litert(restored: Restored, path: Path, calibration: CalibrationImages 
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.representative_dataset = lambda: calibration.inputs(restored.resize)
 
-        names = network_output_names(detector)
+        names = tuple(detector.output_names or detector.network.output_names)
         model = converted(detector.outputs, ("images", "sizes"), image, names, configure=quantize)
-        second = postprocessing_file(path)
-        write_bytes(second, litert_postprocessing(detector), flush=True)
-        files[POSTPROCESSING] = json.dumps(second.name)
+        shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
+        second = converted(
+            lambda *tensors: _detections(detector, tensors[:-1], tensors[-1]),
+            (*names, "sizes"),
+            (*shapes, _SIZES),
+            DETECTIONS,
+        )
+        write_bytes(postprocessing_file(path), second, flush=True)
+        files[POSTPROCESSING] = json.dumps(postprocessing_file(path).name)
     write_with_files(path, model, files)
 
 
-def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -> None:
+def write_with_files(path: Path, model: bytes, files: Mapping[str, str]) -> None:
     """Write a model followed by a zip archive of files by name.
 
     Raises:
@@ -73,22 +79,6 @@ def write_with_files(path: str | Path, model: bytes, files: Mapping[str, str]) -
         for name, entry in files.items():
             archive.writestr(name, entry)
     write_bytes(path, content.getvalue(), flush=True)
-
-
-def network_output_names(detector: DetectionModel) -> tuple[str, ...]:
-    """Return the names of the network's outputs, the inputs of `litert_postprocessing`."""
-    return tuple(detector.output_names or detector.network.output_names)
-
-
-def litert_postprocessing(detector: DetectionModel) -> bytes:
-    """Return a float32 model that computes `DETECTIONS` from the outputs of the network and `sizes`."""
-    shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
-    return converted(
-        lambda *tensors: _detections(detector, tensors[:-1], tensors[-1]),
-        (*network_output_names(detector), "sizes"),
-        (*shapes, _SIZES),
-        DETECTIONS,
-    )
 
 
 def _detections(detector: DetectionModel, outputs: Sequence, sizes: tf.Tensor) -> tuple:

@@ -3,28 +3,23 @@
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dataset.files.xml_files import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.runtime_environment import kept_signal_stack
-from efficientdet.exports.export_format import NetworkInputs, Runs
-from efficientdet.exports.exported_file import ExportedFile, detect_with_postprocessing, file_content
-from efficientdet.exports.metadata import NAMES, ArtifactMetadata
-from efficientdet.inference.runtimes import ModelContent, Network, copied
-from efficientdet.onnx_translation.calibration import CalibrationImages
+from efficientdet.exports.exported_file import NAMES, ArtifactMetadata, ExportedFile, file_content
+from efficientdet.inference.detect import Detect, Detector
+from efficientdet.inference.runtimes import ModelContent, Network
+from efficientdet.onnx_translation.quantization import CalibrationImages
 from program_support.atomic_files import unfinished_folder, write_bytes
 
 if TYPE_CHECKING:
     import onnx
 
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.detect import Detect
 
 _METADATA_PROPS = 14  # number of the field in ONNX's ModelProto; each has a key, 1, and a value, 2
 
@@ -33,6 +28,7 @@ class Onnx(ExportedFile):
     """The complete detector."""
 
     name, file = "onnx", "detector.onnx"
+    other_names: tuple[str, ...] = ("tensorrt", "trt", "engine")
     suffix, title = ".onnx", "ONNX"
     runtimes: tuple[str, ...] = ("onnxruntime", "openvino")
 
@@ -63,24 +59,6 @@ class Onnx(ExportedFile):
         onnx.helper.set_model_props(model, _props(restored, model))
         write_bytes(path, model.SerializeToString(), flush=True)
 
-    def written_model(self, restored: "Restored", path: Path) -> "onnx.ModelProto":
-        """Return the model of a written file."""
-        import onnx
-
-        return onnx.load(path)
-
-    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
-        """See `ExportFormat`."""
-        from efficientdet.onnx_translation.model import without_postprocessing
-
-        model = self.written_model(restored, path)
-        if (network := without_postprocessing(model)) is None:
-            return {}
-        return {
-            part: partial(Network(one.SerializeToString(), runtime=self.needs), *inputs, copied)
-            for part, one in (("network", network), ("complete", model))
-        }
-
 
 class OnnxInt8(Onnx):
     """The complete detector with convolutions in int8, for OpenVINO."""
@@ -101,7 +79,7 @@ class OnnxInt8(Onnx):
 class OnnxRaw(Onnx):
     """The network only: logits and deltas."""
 
-    name, file = "onnx-raw", "network.onnx"
+    name, file, other_names = "onnx-raw", "network.onnx", ()
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the network."""
@@ -109,36 +87,18 @@ class OnnxRaw(Onnx):
 
         return onnx_model(restored.detector)
 
-    def open_for(self, restored: "Restored", path: Path) -> "Detect":
+    def open_for(self, restored: "Restored", path: Path) -> Detect:
         """Return the detection with the post-processing of the checkpoint."""
-        return detect_with_postprocessing(restored, path, runtime=self.needs, resize=restored.resize)
+        from efficientdet.inference.predictor import host_predictor
 
-
-class OnnxEfficientNms(Onnx):
-    """The complete detector for TensorRT, with its NMS plugin."""
-
-    name, file, other_names = "onnx-efficientnms", "detector-tensorrt.onnx", ("tensorrt", "trt", "engine")
-    batches, runs_in = (1,), "TensorRT"
-
-    def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
-        """Return the model with the plugin."""
-        from efficientdet.onnx_translation.efficientnms import efficientnms_model
-
-        return efficientnms_model(restored.detector)
-
-    def compare_inputs(
-        self, restored: "Restored", path: Path, images: Sequence[np.ndarray], *, pixels: float
-    ) -> list[Any]:
-        """Compare the inputs of the plugin."""
-        from efficientdet.exports.agreement import compare_plugin_inputs
-
-        return compare_plugin_inputs(restored, path, images, pixels=pixels)
+        predict = host_predictor(restored.detector, Network(path.read_bytes(), runtime=self.needs))
+        return Detector.resizing(predict, resize=restored.resize, description=restored.description).detect
 
 
 class OpenVino(Onnx):
     """The complete detector in OpenVINO's format: detector.xml and detector.bin."""
 
-    name, file, needs = "openvino", "detector.xml", "openvino"
+    name, file, needs, other_names = "openvino", "detector.xml", "openvino", ()
     suffix, title, runtimes = ".xml", "OpenVINO", ("openvino",)
 
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
@@ -150,10 +110,6 @@ class OpenVino(Onnx):
         return (network, weights), {
             name: entry.get("value", "") for name, entry in entries.items() if entry is not None
         }
-
-    def written_model(self, restored: "Restored", path: Path) -> "onnx.ModelProto":
-        """Return the model from which the file was converted."""
-        return self.model(restored, None)
 
     @kept_signal_stack()
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:

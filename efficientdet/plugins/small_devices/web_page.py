@@ -4,20 +4,14 @@ import json
 import tarfile
 from pathlib import Path
 
-import numpy as np
-
 from dataset.class_names import ClassNames
 from dataset.input.resize import host_resize
-from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.families.published_files import PublishedFile
-from efficientdet.inference.detect import Detect, rows_of_image
-from efficientdet.onnx_translation.model import web_model
+from efficientdet.plugins.small_devices.image_model import MODEL, image_model
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
-from object_detection.coco.results import DetectionRows
-from object_detection.structures import DETECTIONS
 from program_support.atomic_files import write_bytes
 
 # Its SHA-512 is the one in npm's registry, which begins with q0y+JrrtukXSzsBW in base64.
@@ -34,7 +28,6 @@ _RUNTIME_FILES = {
     "onnxruntime.js": "package/dist/ort.wasm.bundle.min.mjs",
     "ort-wasm-simd-threaded.wasm": "package/dist/ort-wasm-simd-threaded.wasm",
 }
-_MODEL = "detector.onnx"
 
 
 def write_web_page(restored: Restored, folder: Path) -> None:
@@ -45,34 +38,16 @@ def write_web_page(restored: Restored, folder: Path) -> None:
             disk.
     """
     runtime = cached_file(RUNTIME, cache_folder())
-    model = web_model(restored.detector, host_resize(restored.resize))
+    model = image_model(restored.detector, host_resize(restored.resize))
     description = restored.description
     threshold = ScoreThresholds.stored_in(description).overall
     about = model_description(description.model_name, ClassNames.from_categories(description.categories), threshold)
     page, worker = static_page(threshold)
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / _MODEL, model.SerializeToString(), flush=True)
+    write_bytes(folder / MODEL, model.SerializeToString(), flush=True)
     with tarfile.open(runtime) as package:
         for name, member in _RUNTIME_FILES.items():
             if content := package.extractfile(member):
                 write_bytes(folder / name, content.read(), flush=True)
     for name, text in (("model.json", json.dumps(about)), ("worker.js", worker), ("index.html", page)):
         write_bytes(folder / name, text.encode(), flush=True)
-
-
-def web_page_detector(folder: Path, description: Description) -> Detect:
-    """Return the detection function of a page's model, run by ONNX Runtime instead of a browser."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(folder / _MODEL, providers=["CPUExecutionProvider"])
-    category_ids = np.array(ClassNames.from_categories(description.categories).category_ids)
-
-    def rows(image: np.ndarray) -> DetectionRows:
-        opaque = np.full((*image.shape[:2], 1), 255, np.uint8)
-        outputs = session.run(DETECTIONS, {"image": np.concatenate([image, opaque], axis=-1)})
-        boxes, scores, classes = (values[0] for values in outputs)
-        valid = scores > 0
-        ids = category_ids[classes[valid]]
-        return rows_of_image(boxes[valid], scores[valid], ids, image=image, masks=None, description=description)
-
-    return lambda images: [rows(image) for image in images]
