@@ -114,7 +114,7 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.exports.cvat_handler",  # runs without this project
-        "efficientdet.tracking.drawn_counts",
+        "efficientdet.tracking.lines_and_zones",
         "dataset.files.image_files",
     },
     "absl": {
@@ -131,14 +131,13 @@ KNOWN_IN = {
     "starlette": {
         "efficientdet.serving.application",
         "efficientdet.serving.label_studio",
-        "efficientdet.serving.metrics",
-        "efficientdet.serving.middleware",
+        "efficientdet.serving.batching",
         "efficientdet.serving.request_body",
         "efficientdet.serving.server",
     },
     "uvicorn": {"efficientdet.serving.server"},
     "paho": {"efficientdet.prediction.message_targets"},
-    "prometheus_client": {"efficientdet.serving.metrics"},
+    "prometheus_client": {"efficientdet.serving.batching"},
     "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from drawn_records import draw_records
 
-from efficientdet.quickstart import choices, chosen_settings, cross_validation, step_timing, steps, usable_input
-from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.options.quickstart import QuickstartConfig
+from efficientdet.quickstart import choices, chosen_settings, cross_validation, plan, steps
 from efficientdet.quickstart.cross_validation import best_epochs
 from efficientdet.quickstart.steps import quickstart
 from object_detection.coco.results import TESTDEV_FILE_NAME
@@ -70,11 +70,11 @@ def programs(drawn, tmp_path, monkeypatch):
         elif module == "export":
             (output / "detector.onnx").touch()
 
-    for module in (steps, chosen_settings, step_timing, cross_validation):
+    for module in (steps, chosen_settings, plan, cross_validation):
         monkeypatch.setattr(module, "run_program", run)
     monkeypatch.setattr(cross_validation, "checkpoint_prefix", str)
     monkeypatch.setattr(cross_validation, "store_thresholds", lambda *arguments: stored.append(arguments))
-    monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, kills, stored
 
 

@@ -20,10 +20,8 @@ from efficientdet.options.serve import RequestLimits
 from efficientdet.quickstart.output_folder import sole_quickstart, wait_for_quickstart
 from efficientdet.serving import background_training
 from efficientdet.serving.application import build_application
-from efficientdet.serving.background_training import BackgroundTraining
-from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.label_studio_api import LabelStudio
-from efficientdet.serving.metrics import Metrics
+from efficientdet.serving.background_training import BackgroundTraining, LabelStudio
+from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -25,8 +25,8 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import split_of_folder, split_of_root
-from efficientdet.quickstart.configuration import QuickstartConfig
-from efficientdet.quickstart.source_fingerprint import source_fingerprint
+from efficientdet.options.quickstart import QuickstartConfig
+from efficientdet.quickstart.state import source_fingerprint
 from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"

@@ -23,13 +23,12 @@ from efficientdet import load_detector
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
-from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, step_timing, steps, usable_input
+from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig, QuickstartOptions
+from efficientdet.quickstart import choices, chosen_settings, initial_weights, plan, steps
 from efficientdet.quickstart.choices import StepTime
-from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
+from efficientdet.quickstart.plan import shown_images, tile_settings
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.shown_images import shown_images, tile_settings
 from efficientdet.quickstart.steps import quickstart
 from efficientdet.weights.downloads import local_path
 from model.detection_model import named_variables
@@ -230,9 +229,9 @@ def programs(tmp_path, monkeypatch):
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
-    for module in (steps, chosen_settings, step_timing):
+    for module in (steps, chosen_settings, plan):
         monkeypatch.setattr(module, "run_program", run)
-    monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, fails
 
 
@@ -441,7 +440,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
-    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(4))
+    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
     printed = capsys.readouterr().out
@@ -455,7 +454,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
-    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(None))
+    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(None))
     with pytest.raises(InputError, match=r"match no anchor at any input up to 640x\d+ pixels.*--hparams=image_size="):
         quickstart(config(tmp_path / "none", **wanted))
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor"]  # none but the timing
@@ -505,7 +504,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (initial_weights, usable_input):  # as if it were downloaded
+    for module in (initial_weights, plan):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
@@ -672,7 +671,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
         refusals.append(str(caught.value))
         run(module, settings)
 
-    for module in (steps, chosen_settings, step_timing):
+    for module in (steps, chosen_settings, plan):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
     assert len(refusals) == 6  # convert, time, doctor, train, eval, export

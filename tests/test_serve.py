@@ -24,11 +24,10 @@ from PIL import Image
 from serving import FORM, ROOT, encoded, form, received, request_bytes, running, wait_until
 
 from efficientdet.inference.detect import Detector
+from efficientdet.options.serve import MAX_SIDE
 from efficientdet.prediction import open_model
 from efficientdet.reports.drawing import class_color
-from efficientdet.serving.batching import ImageResult, ServedModel
-from efficientdet.serving.image_reply import image_reply
-from efficientdet.serving.limits import MAX_SIDE
+from efficientdet.serving.batching import ImageResult, ServedModel, image_reply
 from efficientdet.serving.server import bind
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths

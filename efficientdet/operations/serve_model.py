@@ -16,9 +16,9 @@ from program_support.checked_fields import values_of
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
+    from efficientdet.serving.background_training import LabelStudio
     from efficientdet.serving.batching import ServedModel
     from efficientdet.serving.label_studio import LabelStudioBackend
-    from efficientdet.serving.label_studio_api import LabelStudio
 
 _PACKAGES = {
     "starlette": "starlette",
@@ -36,9 +36,8 @@ def serve_model(options: ServeOptions) -> None:
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
     from efficientdet.prediction.open_model import open_for_serving
-    from efficientdet.serving.application import build_application
+    from efficientdet.serving.application import build_application, host_name
     from efficientdet.serving.batching import ServedModel
-    from efficientdet.serving.middleware import host_name
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
     def opened(path: str) -> ServedModel:
@@ -106,7 +105,7 @@ def _version(path: str) -> str:
 def _studio(options: ServeOptions) -> "LabelStudio | None":
     if not options.label_studio:
         return None
-    from efficientdet.serving.label_studio_api import API_KEY_VARIABLE, LabelStudio
+    from efficientdet.serving.background_training import API_KEY_VARIABLE, LabelStudio
 
     if not (key := os.environ.get(API_KEY_VARIABLE, "").strip()):
         raise InputError(

@@ -11,8 +11,7 @@ from typing import Any, TextIO
 from dataset.class_names import ClassNames
 from efficientdet.inference.video_frames import VideoFrame, utc_text
 from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
-from efficientdet.prediction.message_queue import MessageQueue
-from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
+from efficientdet.prediction.message_targets import MessageQueue, MqttTarget, WebhookTarget
 from efficientdet.tracking.lines_and_zones import TrackCounts
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError, printable

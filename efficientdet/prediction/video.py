@@ -14,12 +14,11 @@ from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.detection_messages import ReaderGone
-from efficientdet.prediction.drawn_rows import drawn_rows
-from efficientdet.prediction.event_clips import EventRecorder
+from efficientdet.prediction.image_annotation import drawn_rows
 from efficientdet.prediction.inputs import shown_source
-from efficientdet.prediction.video_files import NoRecorder, Recorder, VideoRecorder
+from efficientdet.prediction.video_files import EventRecorder, NoRecorder, Recorder, VideoRecorder
 from efficientdet.prediction.video_source import VideoSource
-from efficientdet.tracking.drawn_counts import with_counts
+from efficientdet.tracking.lines_and_zones import with_counts
 from efficientdet.tracking.video_tracks import TrackSettings, VideoTracks
 from program_support.progress import Progress
 from program_support.signals import Listener

@@ -14,15 +14,13 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.output_folder import START
-from efficientdet.quickstart.plan import Planner
+from efficientdet.quickstart.plan import Planner, shown_images, tile_settings, usable_side
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.shown_images import shown_images, tile_settings
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
-from efficientdet.quickstart.usable_input import usable_side
 from program_support.errors import InputError
 from program_support.marked_folders import claim_folder
 

@@ -5,26 +5,30 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.batching import Batcher, ImageResult, ServedModel
-from efficientdet.serving.image_reply import image_reply
+from efficientdet.serving.batching import Batcher, ImageResult, Metrics, ServedModel, image_reply
 from efficientdet.serving.label_studio import LabelStudioBackend
-from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, MemoryBudget, RequestError
-from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.middleware import SecurityMiddleware
 from efficientdet.serving.pages import api_document, api_page, content_security_policy, detector_page, model_description
-from efficientdet.serving.request_body import DetectRequest, read_request
+from efficientdet.serving.request_body import (
+    MAX_REQUESTS_IN_MEMORY,
+    DetectRequest,
+    MemoryBudget,
+    RequestError,
+    read_request,
+)
 
 _DETECT = "/v1/detect"
 
@@ -183,3 +187,66 @@ async def _http_error_reply(request: Request, error: HTTPException) -> Response:
 
 async def _failure_reply(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the detector failed; see the log of the server"}, 500)
+
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "permissions-policy": "camera=(self)",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class SecurityMiddleware:
+    """ASGI middleware around an application."""
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        metrics: Metrics,
+        *,
+        paths: tuple[str, ...],
+        hosts: tuple[str, ...],
+        origins: tuple[str, ...],
+    ):
+        """Store the paths that metrics count by name, and the hosts and origins of `build_application`."""
+        self._application, self._metrics, self._paths = application, metrics, paths
+        self._hosts, self._origins = hosts, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI connection."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                path = scope["path"] if scope["path"] in self._paths else "other"
+                self._metrics.requests.labels(path, message["status"]).inc()
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        rejection = self._rejection(Headers(scope=scope))
+        reply = JSONResponse({"error": rejection[1]}, rejection[0]) if rejection else self._application
+        await reply(scope, receive, counted)
+
+    def _rejection(self, headers: Headers) -> tuple[int, str] | None:
+        """Return status and reason for a disallowed Host (DNS rebinding) or Origin (cross-site request), or None."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._hosts and host_name(host) not in self._hosts:
+            return 400, f"the Host header is not allowed; expected {', '.join(self._hosts)} (--allowed_hosts)"
+        if origin and not {origin, "*"} & {*self._origins} and origin.partition("://")[2] != host:
+            return 403, "cross-origin requests are not allowed (--allowed_origins)"
+        return None
+
+
+def host_name(host: str) -> str | None:
+    """Return the host name of a Host header without the port, in lower case."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # unbalanced brackets
+        return None

@@ -17,12 +17,17 @@ from dataset.files.untrusted_values import shown
 from dataset.files.xml_files import parse_xml
 from efficientdet.inference.label_studio_regions import prediction, rectangle_region
 from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.background_training import BackgroundTraining
-from efficientdet.serving.batching import Batcher, ImageResult
-from efficientdet.serving.image_reply import image_reply
-from efficientdet.serving.label_studio_api import LabelStudio
-from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, MemoryBudget, RequestError
-from efficientdet.serving.request_body import checked_image, parsed_json, read_body, value_count
+from efficientdet.serving.background_training import BackgroundTraining, LabelStudio
+from efficientdet.serving.batching import Batcher, ImageResult, image_reply
+from efficientdet.serving.request_body import (
+    MAX_REQUESTS_IN_MEMORY,
+    MemoryBudget,
+    RequestError,
+    checked_image,
+    parsed_json,
+    read_body,
+    value_count,
+)
 from program_support.errors import InputError
 
 _MOST_VALUES = 200_000  # of the JSON of a request

@@ -9,11 +9,10 @@ from importlib import resources
 from typing import Any
 
 from dataset.class_names import ClassNames
-from efficientdet.options.serve import RequestLimits
+from efficientdet.options.serve import MAX_SIDE, RequestLimits
 from efficientdet.reports.drawing import class_color
 from efficientdet.reports.html_page import collapsible, command, document, heading, paragraph, section, table
 from efficientdet.reports.page_style import THEME
-from efficientdet.serving.limits import MAX_SIDE
 from program_support.installation import project_version
 
 _FILES = resources.files("efficientdet.serving")

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.limits import MAX_CONNECTIONS
+from efficientdet.serving.request_body import MAX_CONNECTIONS
 from program_support.errors import InputError
 from program_support.signals import Listener
 

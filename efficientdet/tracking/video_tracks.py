@@ -11,8 +11,7 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.tracking.lines_and_zones import TrackCounts
-from efficientdet.tracking.track_files import TrackedVideo, write_track_files
-from efficientdet.tracking.track_store import TrackStore
+from efficientdet.tracking.track_files import TrackedVideo, TrackStore, write_track_files
 from efficientdet.tracking.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows
 
