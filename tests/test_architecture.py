@@ -61,6 +61,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
         "operations",  # what each root script does, shared with the Python interface
+        "plugins",  # what only some users need; found through program_support/plugins.py, imported by no other package
         "programs",  # empty here; a wheel has the root scripts in it
     ),
 }
@@ -190,6 +191,7 @@ IMPORTS_BY_NAME = {
     "efficientdet.families.registry",
     "efficientdet.families.published_files",
     "efficientdet.checkout",
+    "program_support.plugins",  # the table of plugins
 }
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
 IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
