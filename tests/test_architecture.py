@@ -139,7 +139,6 @@ KNOWN_IN = {
     "uvicorn": {"efficientdet.serving.server"},
     "paho": {"efficientdet.prediction.message_targets"},
     "prometheus_client": {"efficientdet.serving.batching"},
-    "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow",

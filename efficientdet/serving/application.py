@@ -21,7 +21,7 @@ from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ImageResult, Metrics, ServedModel, image_reply
 from efficientdet.serving.label_studio import LabelStudioBackend
-from efficientdet.serving.pages import api_document, api_page, content_security_policy, detector_page, model_description
+from efficientdet.serving.pages import api_document, content_security_policy, detector_page, model_description
 from efficientdet.serving.request_body import (
     MAX_REQUESTS_IN_MEMORY,
     DetectRequest,
@@ -29,8 +29,6 @@ from efficientdet.serving.request_body import (
     RequestError,
     read_request,
 )
-
-_DETECT = "/v1/detect"
 
 
 def build_application(
@@ -53,11 +51,10 @@ def build_application(
     service = _Service(model, limits=limits, label_studio=label_studio)
     routes = [
         Route("/", service.page),
-        Route("/docs", service.api_page),
         Route("/openapi.json", service.api),
         Route("/v1/model", service.describe),
-        Route(_DETECT, service.detect, methods=["POST"]),
-        Route("/healthz", _json({"status": "ok"})),
+        Route("/v1/detect", service.detect, methods=["POST"]),
+        Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
         Route("/metrics", service.metrics.reply),
         *(label_studio.routes() if label_studio else ()),
     ]
@@ -105,10 +102,6 @@ class _Service:
         """Return the page of the detector."""
         return _page(detector_page(self._min_score))
 
-    async def api_page(self, _: Request) -> Response:
-        """Return the page of the API."""
-        return _page(api_page(api_document(self._limits, self._min_score)))
-
     async def api(self, _: Request) -> Response:
         """Return the OpenAPI document."""
         return JSONResponse(api_document(self._limits, self._min_score))
@@ -126,7 +119,7 @@ class _Service:
             parsed = await read_request(request, self._limits, reserve=reserve)
             results = await self._found(parsed, request)
             min_score = results[-1].model.min_score if parsed.min_score is None else parsed.min_score
-            images = await asyncio.to_thread(self._images, results, min_score)
+            images = await asyncio.to_thread(lambda: [image_reply(result, min_score=min_score) for result in results])
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
@@ -154,9 +147,6 @@ class _Service:
             detecting.cancel()
             disconnected.cancel()
 
-    def _images(self, results: list[ImageResult], min_score: float) -> list[dict]:
-        return [image_reply(one, min_score=min_score) for one in results]
-
 
 async def _disconnected(request: Request) -> None:
     """Wait until the client disconnects; the request must have been read."""
@@ -168,10 +158,6 @@ def _page(html: str) -> Response:
     return HTMLResponse(html, headers={"content-security-policy": content_security_policy(html)})
 
 
-def _json(content: dict):
-    return lambda _: JSONResponse(content)
-
-
 async def _error_reply(_: Request, error: RequestError) -> Response:
     headers = {"retry-after": str(math.ceil(error.retry_after_s))} if error.retry_after_s else None
     return JSONResponse({"error": error.reason}, error.status, headers=headers)
@@ -179,8 +165,8 @@ async def _error_reply(_: Request, error: RequestError) -> Response:
 
 async def _http_error_reply(request: Request, error: HTTPException) -> Response:
     reason = {
-        404: "Not found. See / for the demo page and /docs for the API.",
-        405: f"method {request.method} is not allowed; see /docs",
+        404: "Not found. See / for the demo page and /openapi.json for the API.",
+        405: f"method {request.method} is not allowed; see /openapi.json",
     }.get(error.status_code, error.detail)
     return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
