@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import Any
 
 BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+    "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
+    "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
 }
 
 

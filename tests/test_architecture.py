@@ -54,7 +54,6 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
-        "active_learning",  # which unlabeled images to label next
         "exports",  # files of exported detectors: written, opened, compared with their checkpoint
         "prediction",  # a stored model opened; images, videos and cameras in, annotated copies and result files out
         "training",  # the loop and its parts
@@ -131,7 +130,7 @@ KNOWN_IN = {
     "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
     "starlette": {
         "efficientdet.serving.application",
-        "efficientdet.serving.label_studio",
+        "efficientdet.plugins.labeling.label_studio",
         "efficientdet.serving.batching",
         "efficientdet.serving.request_body",
         "efficientdet.serving.server",

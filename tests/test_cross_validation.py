@@ -162,7 +162,7 @@ def test_too_few_minutes_are_told_before_the_folds(programs, tmp_path, capsys):
     calls, _, _ = programs
     quickstart(config(tmp_path / "out", minutes=4.0, folds=2))
     printed = capsys.readouterr().out
-    warned = "that a good AP needs at 256 pixels; all 3 trainings need about --minutes="
+    warned = "that a good AP needs at 256 pixels, which need about --minutes="
     assert warned in printed
     needed = printed.partition(warned)[2].split()[0]
     assert f"about --minutes={needed}, which a good AP needs" in printed

@@ -16,11 +16,11 @@ from serving import encoded, running, wait_until
 from starlette.testclient import TestClient
 
 from dataset.class_names import ClassNames
-from efficientdet.options.serve import RequestLimits
-from efficientdet.quickstart.output_folder import sole_quickstart, wait_for_quickstart
-from efficientdet.serving import background_training
+from efficientdet.options.serve import RequestLimits, ServeOptions
+from efficientdet.plugins.labeling import background_training
+from efficientdet.plugins.labeling.background_training import BackgroundTraining, LabelStudio
+from efficientdet.quickstart.output_folder import sole_quickstart
 from efficientdet.serving.application import build_application
-from efficientdet.serving.background_training import BackgroundTraining, LabelStudio
 from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -184,20 +184,14 @@ def quick_start(folder, body):
 def trained(studio, tmp_path, monkeypatch):
     """A function that starts a background training whose program runs a body."""
     studio.tasks = [task(1, *studio.images), task(2, "http://elsewhere.example/a.png")]
-    monkeypatch.setattr("efficientdet.serving.background_training._STOPPING_S", 10.0)
+    monkeypatch.setattr("efficientdet.plugins.labeling.background_training._STOPPING_S", 10.0)
 
     def start(body):
         model = ServedModel(detect=lambda images: [], class_names=ClassNames((1,), ("a",)), name="new")
-        training = BackgroundTraining(
-            LabelStudio(studio.address, PERSONAL_TOKEN),
-            tmp_path / "run",
-            minutes=0.1,
-            changes=3,
-            limits=RequestLimits(),
-            command=quick_start(tmp_path, body),
-            wait=lambda: wait_for_quickstart(tmp_path / "run"),
-            load=lambda: model,
-        )
+        command = quick_start(tmp_path, body)
+        monkeypatch.setattr(background_training, "program_command", lambda _, settings: command(settings))
+        options = ServeOptions(train_dir=str(tmp_path / "run"), train_minutes=0.1, train_after=3)
+        training = BackgroundTraining(LabelStudio(studio.address, PERSONAL_TOKEN), options, lambda _: model)
         return training, Batcher(None, RequestLimits(), Metrics()), model
 
     return start
@@ -250,7 +244,7 @@ def test_the_default_score_is_that_of_the_model_that_is_served():
         return ServedModel(detect=lambda images: [found], class_names=names, name="one", min_score=min_score)
 
     studio, limits = Studio(), RequestLimits()
-    application = build_application(model(0.5), limits=limits, label_studio=studio)
+    application = build_application(model(0.5), limits=limits, added_routes=[studio])
     with TestClient(application, base_url="http://localhost") as client:
         for min_score, count in ((0.5, 2), (0.25, 3)):
             studio.batcher.model = model(min_score)

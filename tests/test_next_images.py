@@ -16,13 +16,13 @@ from stored_miniature import store_miniature
 
 from dataset.class_names import ClassNames, beside_records
 from dataset.files.bounded_files import LARGEST_FILE_BYTES
-from efficientdet.active_learning import next_images
-from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
-from efficientdet.active_learning.image_views import Viewer
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.plugins.labeling import next_images
+from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
+from efficientdet.plugins.labeling.image_views import Viewer
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +20,7 @@ from efficientdet.families.quickstart_recipe import QuickstartRecipe, StartRecip
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.initial_weights import InitialWeights, use_no_accelerator
+from efficientdet.quickstart.initial_weights import use_no_accelerator
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import image_count, labeled_images, records_pattern
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
@@ -181,75 +180,39 @@ class Plan(NamedTuple):
     others: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planner:
-    """Data, recipe and measured speed, from which plans are made."""
+def make_plan(
+    config: QuickstartConfig,
+    images: LabeledImages,
+    settings: dict[str, Any],
+    *,
+    recipe: QuickstartRecipe,
+    start_recipe: StartRecipe,
+    step_time: choices.StepTime,
+    start_seconds: float,
+    measured: str,
+    spent: float,
+) -> Plan:
+    """Return the plan for complete images, or for tiles of a `tile_size` in the settings.
 
-    config: QuickstartConfig
-    images: LabeledImages
-    measured_on: str  # pattern of the records that the AP is measured on
-    recipe: QuickstartRecipe
-    start_recipe: StartRecipe
-    step_time: choices.StepTime
-    start_seconds: float
-    spent: float  # seconds so far
-
-    @classmethod
-    def measured(
-        cls,
-        config: QuickstartConfig,
-        folder: Path,
-        images: LabeledImages,
-        settings: dict[str, Any],
-        *,
-        weights: InitialWeights,
-        side: int,
-        measured: str,
-        spent: float,
-    ) -> "Planner":
-        """Measure a training step with these settings, whose input has this longer side.
-
-        measured: pattern of the records that the AP is measured on. spent: seconds so far.
-        """
-        begin = time.monotonic()
-        step_time, start = measure_step_time(
-            config, folder, settings, weights=weights.flags, side=side, images=len(images)
-        )
-        recipe = hyperparameters_of(config.model_name, {}).family.quickstart
-        return cls(
-            config=config,
-            images=images,
-            measured_on=measured,
-            recipe=recipe,
-            start_recipe=recipe.start(weights.kind),
-            step_time=step_time,
-            start_seconds=start,
-            spent=spent + time.monotonic() - begin,
-        )
-
-    def image_ms(self, side: int) -> float:
-        """Return the milliseconds of detection in an input of this side."""
-        return 1000 * self.recipe.evaluation_cost * self.step_time.at(side) / self.step_time.batch_size
-
-    def plan(self, settings: dict[str, Any]) -> Plan:
-        """Return the plan for complete images, or for tiles of a `tile_size` in the settings."""
-        shown = shown_images(self.images, settings)
-        after = choices.seconds_after_choice(
-            self.start_seconds,
-            formats=len(self.config.formats),
-            measured_images=evaluated_count(self.measured_on, settings),
-            step_time=self.step_time,
-            evaluation_cost=self.recipe.evaluation_cost,
-        )
-        of_folds = choices.seconds_of_folds(self.config.folds, self.start_seconds)
-        others = self.spent + after + of_folds
-        budget = choices.Budget(
-            step_time=self.step_time,
-            seconds=choices.training_seconds(self.config.minutes, others=others),
-            start_seconds=self.start_seconds,
-            target_steps=self.start_recipe.steps,
-            object_share=choices.object_share(shown.images),
-            min_side=self.recipe.min_side,
-            smaller_input_first=self.start_recipe.smaller_input_first,
-        )
-        return Plan(shown, budget.of_fold(self.config.folds), after, of_folds, others)
+    measured: pattern of the records that the AP is measured on. spent: seconds so far.
+    """
+    shown = shown_images(images, settings)
+    after = choices.seconds_after_choice(
+        start_seconds,
+        formats=len(config.formats),
+        measured_images=evaluated_count(measured, settings),
+        step_time=step_time,
+        evaluation_cost=recipe.evaluation_cost,
+    )
+    of_folds = choices.seconds_of_folds(config.folds, start_seconds)
+    others = spent + after + of_folds
+    budget = choices.Budget(
+        step_time=step_time,
+        seconds=choices.training_seconds(config.minutes, others=others),
+        start_seconds=start_seconds,
+        target_steps=start_recipe.steps,
+        object_share=choices.object_share(shown.images),
+        min_side=recipe.min_side,
+        smaller_input_first=start_recipe.smaller_input_first,
+    )
+    return Plan(shown, budget.of_fold(config.folds), after, of_folds, others)

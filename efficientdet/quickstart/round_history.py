@@ -8,7 +8,7 @@ from efficientdet.quickstart.output_folder import METRICS, START
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import instances, records_of
 from efficientdet.quickstart.state import State
-from efficientdet.reports.html_page import Heat, chart_figure, document, heading, paragraph, row, section, table
+from efficientdet.reports.html_page import chart_figure, document, heading, row, section, table
 from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
@@ -95,72 +95,31 @@ def print_round(folder: Path, entry: dict[str, Any], *, former: int) -> None:
 
 def _page(rounds: list[dict[str, Any]]) -> str:
     present = [entry for entry in rounds if entry["replaced"]][-1]
-    total, minutes = 0.0, []
-    for entry in rounds:
-        total += entry["minutes"]
-        minutes.append(total)
-    by_labels = sorted((entry["labels"], entry["AP"]) for entry in rounds)
     title = f"Round {present['round']} of {len(rounds)} is the present model"
-    charts = [
-        chart_figure("By labels", {"AP": by_labels}, x_label="Labeled boxes for training", y_label="AP"),
-        chart_figure(
-            "By minutes",
-            {"AP": [(at, entry["AP"]) for at, entry in zip(minutes, rounds, strict=True)]},
-            x_label="Minutes of all rounds",
-            y_label="AP",
-        ),
+    by_labels = sorted((entry["labels"], entry["AP"]) for entry in rounds)
+    columns = ("Round", "Images", "Labels", "Measured on", "Minutes", "AP", "Model", "Comparison with the model before")
+    cells = [
+        (
+            entry["round"],
+            entry["images"],
+            entry["labels"],
+            f"{entry['measured_images']} images of {entry['measured_on']}",
+            f"{entry['minutes']:.1f}",
+            _shown(entry["AP"]),
+            "taken" if entry["replaced"] else "not taken",
+            entry["comparison"]["reason"] if entry["comparison"] else "",
+        )
+        for entry in rounds
     ]
-    columns = (
-        "Round",
-        "Images",
-        "Labels",
-        "Measured on",
-        "Minutes",
-        "AP",
-        "Before",
-        "Change",
-        "95 % interval",
-        "Model",
-    )
-    classes = list(dict.fromkeys(name for entry in rounds for name in entry["classes"]))
-    class_rows = [(entry["round"], *(_shown(entry["class_ap"].get(name)) for name in classes)) for entry in rounds]
+    chart = chart_figure("By labels", {"AP": by_labels}, x_label="Labeled boxes for training", y_label="AP")
     return document(
         title,
         [
             heading(title, figure=f"AP {present['AP']:.3f}", lead=_LEAD),
-            section("AP", row(charts)),
-            section("Rounds", table(columns, [_cells(entry) for entry in rounds], label="Rounds") + _reasons(rounds)),
-            section("AP by class", table(("Round", *classes), class_rows, label="AP by class")),
+            section("AP", row([chart])),
+            section("Rounds", table(columns, cells, label="Rounds")),
         ],
     )
-
-
-def _cells(entry: dict[str, Any]) -> tuple[object, ...]:
-    verdict, difference = entry["comparison"] or {}, (entry["comparison"] or {}).get("difference")
-    change: tuple[object, ...] = ("", "", "")
-    if difference:
-        change = (
-            _shown(verdict["before"]),
-            Heat(
-                f"{difference['value']:+.3f}", min(1.0, abs(difference["value"]) / 0.1), is_bad=difference["value"] < 0
-            ),
-            f"{difference['low']:+.3f} to {difference['high']:+.3f}",
-        )
-    measured = f"{entry['measured_images']} images of {entry['measured_on']}"
-    taken = "taken" if entry["replaced"] else "not taken"
-    return (
-        entry["round"], entry["images"], entry["labels"], measured, f"{entry['minutes']:.1f}", _shown(entry["AP"]),
-        *change, taken,
-    )  # fmt: skip
-
-
-def _reasons(rounds: list[dict[str, Any]]) -> str:
-    lines = [
-        paragraph(f"Round {entry['round']}: {entry['comparison']['reason']}. Details: {entry['comparison']['page']}")
-        for entry in rounds
-        if entry["comparison"]
-    ]
-    return "".join(lines)
 
 
 def _shown(value: float | None) -> str:

@@ -98,8 +98,7 @@ def replace_model(folder: Path, *, number: int, former: int) -> None:
         InputError: a folder cannot be moved.
     """
     source, target = round_folder(folder, number), claim_round_folder(folder, former)
-    sizes = [path.name for place in (folder, source) for path in place.glob("model_*_pixels")]
-    names = [name for name in dict.fromkeys([*FOLDERS, START, *sizes]) if name != "cross_validation"]
+    names = [name for name in (*FOLDERS, START) if name != "cross_validation"]
     try:
         for name in names:
             if is_marked(source / name) and mark_of(folder / name).get("round") != number:

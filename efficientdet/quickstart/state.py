@@ -48,7 +48,7 @@ class State:
             asked, self._done, self._seconds = (self._content[part] for part in ("asked", "done", "seconds"))
             may_change = _MAY_CHANGE if "choose" in self._done else _MAY_CHANGE + _MAY_CHANGE_UNTIL_CHOSEN
             other = [key for key in settings if key not in may_change and asked.get(key) != settings[key]]
-            longer = settings["minutes"] > asked["minutes"]
+            is_longer = settings["minutes"] > asked["minutes"] and "train" in self._done
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path}: not a state file of this quick start ({error}); expected another --output_dir"
@@ -58,8 +58,7 @@ class State:
                 f"{path}: was started with {other[0]} {asked.get(other[0])!r}, not {settings[other[0]]!r}; expected "
                 "the same, or another --output_dir"
             )
-        self.is_longer = longer and "train" in self._done  # a finished training continues with more minutes
-        if self.is_longer:
+        if is_longer:  # a finished training continues
             print(f"--minutes raised from {asked['minutes']:g} to {settings['minutes']:g}: resuming the training")
             for step in filter(_REPEATED_FOR_MORE_MINUTES.fullmatch, [*self._done]):
                 del self._done[step]
@@ -90,12 +89,6 @@ class State:
     def seconds(self, other_than: str = "") -> float:
         """Return the seconds of all steps in all calls so far, except those whose name matches an expression."""
         return sum(seconds for step, seconds in self._seconds.items() if not re.fullmatch(other_than, step))
-
-    def choose_again(self, chosen: dict[str, Any], *, trained: str) -> None:
-        """Replace the chosen settings; the seconds of the training so far count as those of another step, `trained`."""
-        self._done["choose"] = chosen
-        self._seconds[trained] = self._seconds.pop("train", 0.0)
-        self._write()
 
     def _write(self) -> None:
         try:

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings, continue_settings
+from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
 from efficientdet.quickstart.cross_validation import (
     FOLDER,
     evaluate_folds,
@@ -24,7 +23,14 @@ from efficientdet.quickstart.cross_validation import (
     store_thresholds_of_folds,
 )
 from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
-from efficientdet.quickstart.output_folder import METRICS, START, STATE, refuse_foreign_output, sole_quickstart
+from efficientdet.quickstart.output_folder import (
+    METRICS,
+    START,
+    STATE,
+    exported_model,
+    refuse_foreign_output,
+    sole_quickstart,
+)
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.round_history import (
     compare_with_start,
@@ -80,8 +86,6 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         "choose",
         lambda: choose_settings(config, folder, weights=weights, measured=measured, spent=state.seconds("choose")),
     )
-    if state.is_longer:
-        chosen = _choose_again(config, folder, chosen, state=state)
     for line in chosen["why"]:
         print(f"chose {line}")
     summary = None
@@ -163,18 +167,6 @@ def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, imag
 def _paths(measured: str, images: str) -> list[Path]:
     """Return the images on which exported files are compared with the checkpoint."""
     return [path for name in labeled_images(measured, most=_COMPARED).names if (path := Path(images, name)).exists()]
-
-
-def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State) -> dict[str, Any]:
-    """Choose the input size for more minutes; if it is larger, move the trained model away to start from it."""
-    trained = folder / f"model_{chosen['side']}_pixels" if "side" in chosen else folder / "model"
-    larger = choose_larger_input(config, folder, chosen, model=str(trained), spent=state.seconds())
-    if larger is None:
-        return chosen
-    if not trained.exists():  # otherwise an earlier call moved it and was killed
-        os.rename(folder / "model", trained)
-    state.choose_again(larger, trained=trained.name)
-    return larger
 
 
 def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: list[Path] | None = None) -> None:
@@ -322,7 +314,7 @@ def print_summary(
         measured_on: split that metrics.json is of; None without it.
         image_folder: a folder of images to annotate.
     """
-    artifact, numbers = folder / "exported" / "detector.onnx", {}
+    artifact, numbers = exported_model(folder), {}
     print()
     if folds:
         print(

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -20,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.options.serve import RequestLimits
 from efficientdet.serving.batching import Batcher, ImageResult, Metrics, ServedModel, image_reply
-from efficientdet.serving.label_studio import LabelStudioBackend
 from efficientdet.serving.pages import api_document, content_security_policy, detector_page, model_description
 from efficientdet.serving.request_body import (
     MAX_REQUESTS_IN_MEMORY,
@@ -31,24 +31,38 @@ from efficientdet.serving.request_body import (
 )
 
 
+class AddedRoutes(Protocol):
+    """Interface of what a plugin of the group `efficientdet.server_routes` adds to a server.
+
+    The plugin is a function of the options of serve.py and of a function that opens a model. It returns an
+    object with this interface, or None where the options do not ask for it.
+    """
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes."""
+
+    def serving(self, batcher: Batcher) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the server runs; `batcher` detects, and its model may be replaced."""
+
+
 def build_application(
     model: ServedModel | None,
     *,
     limits: RequestLimits,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
-    label_studio: LabelStudioBackend | None = None,
+    added_routes: Sequence[AddedRoutes] = (),
 ) -> ASGIApp:
     """Build the server as an ASGI application.
 
     Args:
-        model: The model; None if `label_studio` is going to train the first one.
+        model: The model; None if one of `added_routes` is going to train the first one.
         limits: Limits of a request.
         hosts: Allowed host names; empty: all.
         origins: Origins of other pages that may call the server, such as `https://example.org`.
-        label_studio: Answers Label Studio with the same model, and may replace it.
+        added_routes: Further routes of plugins, which use the same model and may replace it.
     """
-    service = _Service(model, limits=limits, label_studio=label_studio)
+    service = _Service(model, limits=limits, added_routes=added_routes)
     routes = [
         Route("/", service.page),
         Route("/openapi.json", service.api),
@@ -56,7 +70,7 @@ def build_application(
         Route("/v1/detect", service.detect, methods=["POST"]),
         Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
         Route("/metrics", service.metrics.reply),
-        *(label_studio.routes() if label_studio else ()),
+        *(route for added in added_routes for route in added.routes()),
     ]
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
     application = Starlette(
@@ -78,17 +92,19 @@ def build_application(
 class _Service:
     """Detector with its request queue and metrics."""
 
-    def __init__(self, model: ServedModel | None, *, limits: RequestLimits, label_studio: LabelStudioBackend | None):
+    def __init__(self, model: ServedModel | None, *, limits: RequestLimits, added_routes: Sequence[AddedRoutes]):
         self.metrics = Metrics()
         self._batcher = Batcher(model, limits, self.metrics)
         self._memory = MemoryBudget(MAX_REQUESTS_IN_MEMORY * limits.max_request_bytes)
-        self._limits, self._label_studio = limits, label_studio
+        self._limits, self._added_routes = limits, added_routes
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Run the batcher, and the trainings of Label Studio, while the server runs."""
+        """Run the batcher, and the work of added routes, while the server runs."""
         batching = asyncio.create_task(self._batcher.run())
-        with self._label_studio.serving(self._batcher) if self._label_studio else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            for added in self._added_routes:
+                stack.enter_context(added.serving(self._batcher))
             yield
         batching.cancel()
 

@@ -208,13 +208,16 @@ async def _from_multipart(body: bytearray, headers: Headers, limits: RequestLimi
         form = await _FormInMemory(headers, complete(), max_files=limits.max_queue, max_fields=1).parse()
     except MultiPartException as error:
         raise RequestError(413 if error.message.startswith("Too many") else 400, f"form: {error.message}") from error
-    _check_names(form, ("image", "file", "min_score"), what="field")
-    items = form.multi_items()
-    if any((name == "min_score") == isinstance(value, UploadFile) for name, value in items):
-        raise RequestError(422, "expected files in the fields image and file, and text in min_score")
-    score = form.get("min_score")
-    images = [await value.read() for _, value in items if isinstance(value, UploadFile)]
-    return images, score if isinstance(score, str) else None
+    try:
+        _check_names(form, ("image", "file", "min_score"), what="field")
+        items = form.multi_items()
+        if any((name == "min_score") == isinstance(value, UploadFile) for name, value in items):
+            raise RequestError(422, "expected files in the fields image and file, and text in min_score")
+        score = form.get("min_score")
+        images = [await value.read() for _, value in items if isinstance(value, UploadFile)]
+        return images, score if isinstance(score, str) else None
+    finally:
+        await form.close()
 
 
 def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:

@@ -12,13 +12,13 @@ from keras import ops
 from dataset.files.image_files import read_stored_image
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
-from efficientdet.active_learning.expected_gain import uncertainty
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices import device
 from efficientdet.families.family import Family
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.inference.detect import Detector
+from efficientdet.plugins.labeling.expected_gain import uncertainty
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

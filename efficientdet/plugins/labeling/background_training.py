@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -19,7 +19,9 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from dataset.conversion.formats.label_studio import image_reference
 from dataset.files.image_files import stored_size
 from dataset.files.untrusted_values import shown
-from efficientdet.options.serve import RequestLimits
+from efficientdet.options.serve import ServeOptions
+from efficientdet.quickstart.output_folder import exported_model, wait_for_quickstart
+from efficientdet.quickstart.programs import program_command
 from efficientdet.serving.batching import Batcher, ServedModel
 from program_support.atomic_files import write_bytes, write_text
 from program_support.claimed_outputs import claimed_outputs
@@ -176,30 +178,11 @@ class BackgroundTraining:
     `label_studio.json` in the folder holds what is to be done, for the next server if this one is killed.
     """
 
-    def __init__(
-        self,
-        studio: LabelStudio,
-        folder: Path,
-        *,
-        minutes: float,
-        changes: int,
-        limits: RequestLimits,
-        command: Callable[[Mapping[str, Any]], list[str]],
-        wait: Callable[[], bool],
-        load: Callable[[], ServedModel],
-    ):
-        """Store the settings.
-
-        folder: The output folder of the quick start.
-        minutes: Time of a training.
-        changes: Number of new or changed annotations after which a training starts.
-        command: Returns the command of a quick start with some settings; it ends with the calling thread.
-        wait: Returns when no quick start uses the folder: that of a server that was killed saves its state first. True
-            if an unfinished one there resumes only with the annotations that it has.
-        load: Opens the folder's present model.
-        """
-        self._studio, self._folder, self._command, self._wait, self._load = studio, folder, command, wait, load
-        self._minutes, self._after, self._limits = minutes, changes, limits
+    def __init__(self, studio: LabelStudio, options: ServeOptions, open_model: Callable[[str], ServedModel]):
+        """Store the settings; `open_model` opens the model of a path."""
+        assert options.train_dir is not None
+        self._studio, self._options, self._open_model = studio, options, open_model
+        self._folder = folder = Path(options.train_dir)
         self._state_file = folder / "label_studio.json"
         self._state: dict[str, Any] = {"project": None, "changes": 0, "due": False}
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -221,7 +204,7 @@ class BackgroundTraining:
             self._state["project"] = project
             self._state["changes"] += not at_once
             self._asked |= at_once
-            self._state["due"] |= at_once or self._state["changes"] >= self._after
+            self._state["due"] |= at_once or self._state["changes"] >= self._options.train_after
             self._store()
             self._changed.notify()
 
@@ -259,20 +242,20 @@ class BackgroundTraining:
             try:
                 resumed = self._train(project)
                 if not self._stopped:
-                    batcher.model = self._load()
+                    batcher.model = self._open_model(str(exported_model(self._folder)))
             except Exception as error:  # whatever it is, the server and the next training continue
                 print(f"label studio: project {project}: {error}", flush=True)
             with self._changed:
                 if self._stopped:
                     return
                 self._state["changes"] -= 0 if resumed else changes
-                self._state["due"] = resumed or self._asked or self._state["changes"] >= self._after
+                self._state["due"] = resumed or self._asked or self._state["changes"] >= self._options.train_after
                 self._store()
 
     def _train(self, project: int) -> bool:
         """Train; return whether an unfinished training was resumed, which the present annotations must follow."""
         source = self._folder / "label_studio"
-        is_unfinished = self._wait() and (source / "annotations.json").exists()
+        is_unfinished = wait_for_quickstart(self._folder) and (source / "annotations.json").exists()
         what = "resuming an unfinished training"
         if not is_unfinished:
             what = f"training on {self._copy_annotations(project, source)} images"
@@ -281,7 +264,7 @@ class BackgroundTraining:
             "images": source / "images",
             "annotations": source / "annotations.json",
             "output_dir": self._folder,
-            "minutes": self._minutes,
+            "minutes": self._options.train_minutes,
         }
         with open(source / "training.log", "ab") as log:
             begin = log.tell()
@@ -289,7 +272,7 @@ class BackgroundTraining:
                 if self._stopped:
                     return False
                 self._program = program = subprocess.Popen(
-                    self._command(settings), stdout=log, stderr=subprocess.STDOUT, process_group=0
+                    program_command("quickstart", settings), stdout=log, stderr=subprocess.STDOUT, process_group=0
                 )
             os.setpriority(os.PRIO_PROCESS, program.pid, _NICENESS)
             code = program.wait()
@@ -328,7 +311,7 @@ class BackgroundTraining:
         try:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(target, self._studio.image(reference, max_bytes=self._limits.max_request_bytes))
+                write_bytes(target, self._studio.image(reference, max_bytes=self._options.max_request_bytes))
         except OSError as error:
             if error.errno not in _NO_NAME:
                 raise
