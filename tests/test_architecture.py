@@ -50,7 +50,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
-        "tracking",  # identities of detections in consecutive frames, counts over lines and zones, track files
+        "tracking",  # counts of tracked objects over lines and zones
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
@@ -126,8 +126,8 @@ KNOWN_IN = {
     "rasterio": {"dataset.files.image_windows"},
     "ray": {"program_support.ray_tasks"},
     "tensorboard": {"efficientdet.loggers.tensorboard"},
-    "trackers": {"efficientdet.tracking.tracker"},
-    "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
+    "trackers": {"efficientdet.plugins.streams.tracker"},
+    "supervision": {"efficientdet.plugins.streams.tracker", "efficientdet.inference.image_detections"},
     "starlette": {
         "efficientdet.serving.application",
         "efficientdet.plugins.labeling.label_studio",
@@ -136,7 +136,7 @@ KNOWN_IN = {
         "efficientdet.serving.server",
     },
     "uvicorn": {"efficientdet.serving.server"},
-    "paho": {"efficientdet.prediction.message_targets"},
+    "paho": {"efficientdet.plugins.streams.messages"},
     "prometheus_client": {"efficientdet.serving.batching"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it

@@ -18,8 +18,8 @@ from color_artifact import write_color_artifact
 from serving import encoded, wait_until
 
 import efficientdet
-from efficientdet.prediction import message_targets
-from efficientdet.prediction.message_targets import MessageQueue, MqttTarget, RejectedMessage, WebhookTarget
+from efficientdet.plugins.streams import messages as message_targets
+from efficientdet.plugins.streams.messages import MessageQueue, MqttTarget, RejectedMessage, WebhookTarget
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,9 +11,9 @@ import pytest
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
-from efficientdet.prediction import video_files
+from efficientdet.plugins.streams import event_clips
+from efficientdet.plugins.streams.event_clips import EventRecorder
 from efficientdet.prediction.video import annotate_video
-from efficientdet.prediction.video_files import EventRecorder
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
@@ -96,7 +96,7 @@ def test_clips_of_an_earlier_run_with_a_file_are_removed(tmp_path):
 
 
 def test_a_long_event_continues_in_another_clip(tmp_path, monkeypatch):
-    monkeypatch.setattr(video_files, "_LONGEST_CLIP_SECONDS", 1)
+    monkeypatch.setattr(event_clips, "_LONGEST_CLIP_SECONDS", 1)
     write_video(tmp_path / "a.mp4", "#" * 25)
     annotate_video(Detector(dogs_in_bright_images, NAMES), str(tmp_path / "a.mp4"), tmp_path / "out", save="events")
     found = clips_in(tmp_path / "out")
@@ -147,7 +147,7 @@ def test_clips_of_a_camera_have_the_time_in_utc_and_the_duration_of_the_recordin
 
 
 def test_memory_for_frames_before_an_event_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(video_files, "_MAX_EARLIER_BYTES", 3000)  # of these frames some have this size
+    monkeypatch.setattr(event_clips, "_MAX_EARLIER_BYTES", 3000)  # of these frames some have this size
     recorder = recorder_of(tmp_path)
     add(recorder, *(camera_frame(second / 50) for second in range(50)), camera_frame(1.0, 8))
     recorder.complete()

@@ -351,18 +351,13 @@ def test_a_failed_training_keeps_the_model(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     "address",
     [
-        *("localhost:8080", "ftp://localhost", "http://", "http://localhost/?a=b"),
-        *("http://localhost:99999", "http://localhost:port", "http://[::1", "http://local host"),
+        *("localhost:8080", "ftp://localhost", "http://", "http://localhost/?a=b", "http://me:secret@localhost"),
+        *("http://localhost:99999", "http://[::1", "http://local host"),
     ],
 )
 def test_an_address_that_is_none(address):
-    with pytest.raises(InputError, match="expected the address of a Label Studio"):
+    with pytest.raises(InputError, match=r"expected the address of a Label Studio.*without a user") as refused:
         LabelStudio(address, "key")
-
-
-def test_a_password_in_the_address_is_refused_and_not_shown():
-    with pytest.raises(InputError, match="without a user") as refused:
-        LabelStudio("http://me:secret@localhost", "key")
     assert "secret" not in str(refused.value)
 
 

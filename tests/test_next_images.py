@@ -1,5 +1,6 @@
 """The choice of images to label next: doubt and novelty, computed in other ways, and what the program writes."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -119,9 +120,16 @@ def stored(tmp_path_factory):
     return folder
 
 
+@functools.cache
+def viewer_of(checkpoint):
+    return Viewer(ModelConfig(ckpt_path=checkpoint))
+
+
 @pytest.fixture(autouse=True)
 def _miniature(monkeypatch):
+    """Build the small network, and each checkpoint's once."""
     monkeypatch.setattr(restore, "build_detector", build_miniature)
+    monkeypatch.setattr(next_images, "Viewer", lambda config: viewer_of(config.ckpt_path))
 
 
 def options(folder, **changes):

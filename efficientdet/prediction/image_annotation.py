@@ -18,13 +18,12 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.large_image import LargeImage
 from efficientdet.inference.result_files import Crops, write_output
-from efficientdet.options.infer import InferOptions
+from efficientdet.options.infer import TRACK_FORMATS, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
 from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.tracking.track_files import TRACK_FORMATS
-from efficientdet.tracking.video_tracks import TrackSettings
+from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.checked_fields import checked

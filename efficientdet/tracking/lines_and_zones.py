@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,22 @@ class Zone:
             if (y1 > y) != (y2 > y) and x < x1 + (y - y1) / (y2 - y1) * (x2 - x1):
                 crossed = not crossed
         return crossed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackSettings:
+    """Settings of what is counted and written of the tracks of each video.
+
+    Attributes:
+        lines, zones: see `TrackCounts`.
+        formats: those of `TRACK_FORMATS` that are written.
+        folder: the folder of the track files.
+    """
+
+    lines: Sequence[str] = ()
+    zones: Sequence[str] = ()
+    formats: Sequence[str] = ()
+    folder: Path = Path()
 
 
 class TrackCounts:

@@ -191,7 +191,6 @@ _WRITERS: dict[str, tuple[str, Callable[[IO[str], TrackedVideo, TrackStore], Non
     "cvat_video": (".xml", write_cvat_video),
     "tracks": (".json", write_tracks_json),
 }
-TRACK_FORMATS = tuple(_WRITERS)
 
 
 def write_track_files(folder: Path, video: TrackedVideo, store: TrackStore, *, formats: Sequence[str]) -> list[Path]:

@@ -2,12 +2,13 @@
 
 import base64
 import http.client
+import json
 import re
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections import deque
+from collections import Counter, deque
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -132,6 +133,7 @@ class MessageQueue:
 _TIMEOUT_SECONDS = 10.0
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _TRY_AGAIN = {408, 425, 429}  # status codes of requests that may succeed later; and all from 500 on
+_SECONDS_BETWEEN_CHANGES = 1.0  # so that an object at the score threshold does not cause a message for each frame
 _KEEP_ALIVE_SECONDS = 30
 
 
@@ -278,3 +280,49 @@ class WebhookTarget:
 
     def close(self) -> None:
         """Close nothing: each message has its own connection."""
+
+
+class Changes:
+    """Sends a message when the objects of a class, or a line's or zone's, have changed in number.
+
+    It sends at most one of a video each second.
+    """
+
+    def __init__(self, *, mqtt: str | None, webhook: str | None):
+        """Check the addresses of `MqttTarget` and `WebhookTarget`; raise InputError for an invalid one."""
+        self._webhook = None if webhook is None else WebhookTarget(webhook)
+        self._broker = None if mqtt is None else MqttTarget(mqtt)
+        self._queues: list[MessageQueue] = []
+        self._last: tuple[str, float, Any] | None = None  # source, time and numbers of the last message
+
+    def open(self) -> None:
+        """Connect to the broker.
+
+        Raises:
+            InputError: it refuses the connection.
+        """
+        if self._broker is not None:
+            try:
+                self._broker.connect()
+            except OSError as error:
+                reason = printable(str(error.strerror or error))
+                raise InputError(f"--mqtt={self._broker.shown}: {reason}") from error
+        self._queues = [MessageQueue(target) for target in (self._webhook, self._broker) if target is not None]
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Send a message, or ignore it."""
+        numbers = Counter(detection["class"] for detection in message["detections"]), message.get("counts")
+        source, seconds = message["source"], message["seconds"]
+        if self._last and self._last[0] == source and seconds is not None:
+            is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES
+            if is_too_early or numbers == self._last[2]:
+                return
+        self._last = source, seconds, numbers
+        payload = json.dumps(message).encode()
+        for queue in self._queues:
+            queue.put(payload)
+
+    def close(self) -> None:
+        """Send what waits, for some seconds at most."""
+        for queue in self._queues:
+            queue.close()
