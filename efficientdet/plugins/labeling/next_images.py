@@ -21,8 +21,8 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.options.next_images import NextImagesOptions
-from efficientdet.plugins.labeling.expected_gain import choose, class_weights
-from efficientdet.plugins.labeling.image_views import SeenImage, Viewer
+from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
+from efficientdet.plugins.labeling.image_views import Viewer
 from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import document, heading, image_figure, row, section
 from object_detection.coco.results import DetectionRows, results_json
@@ -41,6 +41,15 @@ _LEAD = {
     "diversity": "The images that differ most from each labeled or chosen one in the features of the backbone.",
     "random": "Images at random.",
 }
+
+
+class SeenImage(NamedTuple):
+    """The part of an image's views that the choice needs; its many detections are not kept, as a pool may be large."""
+
+    path: str
+    proposals: DetectionRows
+    doubt: float  # bits
+    features: np.ndarray  # [F] float32
 
 
 class ChosenImage(NamedTuple):
@@ -83,7 +92,7 @@ def choose_next_images(
         weights = class_weights(_counts(labeled), viewer.detector.class_names)
         seen = _seen(unlabeled, viewer, weights)
         known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
-        of_paths, proposals, doubts, features, _ = zip(*seen, strict=True)
+        of_paths, proposals, doubts, features = zip(*seen, strict=True)
         order = choose(np.array(doubts), np.stack(features), known, count=options.count, strategy=options.strategy)
         copies = copy_names([of_paths[number] for number, _ in order])
         chosen = [
@@ -100,23 +109,24 @@ def _seen(paths: Sequence[str], viewer: Viewer, weights: Mapping[int, float]) ->
 
     Of files with the same pixels, such as copies in another format, the first is kept.
     """
-    seen, failures = dict[str, SeenImage](), list[str]()
-    with Progress("next_images", total=len(paths), noun="image") as progress:
-        for image in viewer.seen(paths, weights):
-            if isinstance(image, InputError):
-                failures.append(str(image))
-            else:
-                seen[image.path] = image
-            progress.advance(1, images=int(isinstance(image, SeenImage)))
-    for failure in failures:
-        print(f"skipped: {printable(failure)}")
-    if not seen:
-        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    thresholds, failures, num_seen = viewer.detector.thresholds, list[str](), 0
     distinct: dict[bytes, SeenImage] = {}
-    for path in paths:
-        if path in seen:
-            distinct.setdefault(seen[path].digest, seen[path])
-    if copies := len(seen) - len(distinct):
+    with Progress("next_images", total=len(paths), noun="image") as progress:
+        for view in viewer.views(paths):
+            if isinstance(view, InputError):
+                failures.append(str(view))
+                print(f"skipped: {printable(failures[-1])}")
+                progress.advance(1, images=0)
+                continue
+            num_seen += 1
+            if view.digest not in distinct:
+                proposals = view.rows.chosen(view.rows.scores >= thresholds.of(view.rows.category_ids))
+                doubt = uncertainty(view.rows, view.mirrored, weights)
+                distinct[view.digest] = SeenImage(view.path, proposals, doubt, view.features)
+            progress.advance(1, images=1)
+    if not distinct:
+        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    if copies := num_seen - len(distinct):
         print(f"{copies} of {len(paths)} images have the pixels of others")
     return [*distinct.values()]
 
