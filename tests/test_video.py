@@ -236,7 +236,13 @@ def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys
         return one_dog(images)
 
     seen, stopped = [], threading.Event()
-    monkeypatch.setattr(video_source, "threading", SimpleNamespace(Event=lambda: stopped))
+    events = iter([stopped])  # the first one is that of the source
+    threads = SimpleNamespace(
+        Event=lambda: next(events, None) or threading.Event(),
+        Condition=threading.Condition,
+        Thread=threading.Thread,
+    )
+    monkeypatch.setattr(video_source, "threading", threads)
     _, frames = film(Camera(8), detect=detect)
     assert seen == [1] * 3
     assert len(frames) == 7
