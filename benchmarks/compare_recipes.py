@@ -29,9 +29,8 @@ from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.data_checks.findings import as_hparams
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.atomic_files import unfinished_folder, write_text
-from program_support.command_line import run
+from program_support.command_line import run, whole_numbers
 from program_support.errors import InputError
-from program_support.field_flags import whole_numbers
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]

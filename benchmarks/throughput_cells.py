@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efficientdet.run_log.journal import average_speed, read_intervals, read_log
+from program_support.claimed_outputs import claim_folder, refuse_unmarked
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder, refuse_unmarked
 from program_support.processor import available_cores, processor_name
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,14 +27,13 @@ from throughput_tables import write_tables
 
 from dataset.synthetic import draw_data_set
 from efficientdet.configuration.flag_paths import records_of, writable_folder
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.checked_fields import Count
-from program_support.command_line import run
+from program_support.command_line import define_flag, run, whole_numbers
 from program_support.errors import InputError
-from program_support.field_flags import define_flag, whole_numbers
 
 FLAGS = flags.FLAGS
 SYNTHETIC_IMAGES = 64

@@ -30,7 +30,7 @@ from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
-from program_support.field_flags import options_of_flags
+from program_support.command_line import options_of_flags
 
 
 def define_flags() -> None:

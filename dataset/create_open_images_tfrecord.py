@@ -30,8 +30,8 @@ from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
+from program_support.command_line import options_of_flags
 from program_support.errors import InputError
-from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:

@@ -34,8 +34,8 @@ from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
+from program_support.command_line import options_of_flags
 from program_support.errors import InputError
-from program_support.field_flags import options_of_flags
 
 
 def define_flags() -> None:

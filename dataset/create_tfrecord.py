@@ -48,8 +48,8 @@ from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
 from dataset.files.remote_images import remote_listing
 from program_support import command_line
+from program_support.command_line import define_flags_of, options_of_flags
 from program_support.errors import InputError
-from program_support.field_flags import define_flags_of, options_of_flags
 from program_support.ray_tasks import LOCAL, ray_cluster
 from program_support.remote_addresses import is_remote
 from program_support.remote_files import local_tree

@@ -24,8 +24,8 @@ from dataset.conversion.formats.open_images.open_images_flags import define_choi
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.checked_fields import Count, Share, between
+from program_support.command_line import define_flag
 from program_support.errors import InputError
-from program_support.field_flags import define_flag
 
 
 def define_flags() -> None:

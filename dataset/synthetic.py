@@ -24,9 +24,9 @@ from dataset.synthetic_images.shapes import KINDS
 from program_support import command_line
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 from program_support.checked_fields import CountOrZero
+from program_support.claimed_outputs import claim_folder
+from program_support.command_line import define_flag
 from program_support.errors import InputError
-from program_support.field_flags import define_flag
-from program_support.marked_folders import claim_folder
 
 
 def draw_data_set(

@@ -19,22 +19,15 @@ from pathlib import Path
 if Path(__file__).with_name("checkout.py").exists():
     importlib.import_module("efficientdet.checkout").install()
 
-_INTERFACE = "operations.interface"
+_FUNCTIONS = ("compare", "convert", "evaluate", "examine", "export", "infer", "train")
 _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "Detector": "inference.detect",
     "ImageDetections": "inference.image_detections",
     "InputError": "program_support.errors",
     "TrackCounts": "tracking.lines_and_zones",
-    "compare": "operations.compare_interface",
-    "convert": _INTERFACE,
-    "evaluate": _INTERFACE,
-    "examine": _INTERFACE,
-    "export": _INTERFACE,
-    "infer": "operations.infer_interface",
     "load_detector": "prediction.open_model",
     "read_frames": "prediction.video_source",
-    "train": _INTERFACE,
-    "verify": "operations.verify_model",
+    **dict.fromkeys(_FUNCTIONS, "operations.interface"),
 }
 __all__ = ["__version__", *_MODULES]
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported; the default is to send

@@ -1,21 +1,352 @@
-"""Types of the public names, which `__init__.py` imports on first access."""
-# ruff: noqa: I001 (an import of several names is not split into one each)
+"""Public names for type checkers, written by scripts/docs/flag_reference.py."""
 
+import collections.abc
+import os
+import pathlib
+import typing
+
+import efficientdet.operations.results
 from efficientdet.inference.detect import Detector as Detector
 from efficientdet.inference.image_detections import ImageDetections as ImageDetections
-from efficientdet.operations.compare_interface import compare as compare
-from efficientdet.operations.infer_interface import infer as infer
-from efficientdet.operations.interface import (
-    convert as convert,
-    evaluate as evaluate,
-    examine as examine,
-    export as export,
-    train as train,
-)
-from efficientdet.operations.verify_model import verify as verify
 from efficientdet.prediction.open_model import load_detector as load_detector
 from efficientdet.prediction.video_source import read_frames as read_frames
 from efficientdet.tracking.lines_and_zones import TrackCounts as TrackCounts
 from program_support.errors import InputError as InputError
 
 __version__: str
+
+def compare(
+    models: collections.abc.Sequence[str | os.PathLike[str]],
+    val_file_pattern: str | os.PathLike[str] | None = None,
+    *,
+    output_dir: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+    format: str | os.PathLike[str] | None = None,
+    max_bad_fraction: float | None = None,
+    val_json_file: str | os.PathLike[str] | None = None,
+    common_classes: bool | None = None,
+    eval_samples: int | None = None,
+    bootstrap: int | None = None,
+) -> efficientdet.operations.results.ComparisonResult:
+    """Compare two or more detectors on the same images, as compare.py does.
+
+    Args:
+        models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
+            others are compared with the first.
+        val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
+        output_dir: folder for compare.html and compare.json.
+        flags: further flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
+
+    Returns:
+        Differences with their paired 95 % intervals.
+
+    Raises:
+        InputError: a file or value is invalid, or a detector has other classes or other images.
+        TypeError: a keyword is not a flag of compare.py.
+    """
+
+def convert(
+    images: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str] = "records",
+    *,
+    max_bad_fraction: float | None = None,
+    keep_images_of_refused_boxes: bool | None = None,
+    crowds_as_objects: bool | None = None,
+    white_level: float | None = None,
+    black_level: float | None = None,
+    num_shards: int | None = None,
+    num_threads: int | None = None,
+    engine: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+    format: str | os.PathLike[str] | None = None,
+    val_fraction: float | None = None,
+    split_seed: int | None = None,
+    splits_of: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    folds: int | None = None,
+    group_by: str | os.PathLike[str] | None = None,
+    include_masks: bool | None = None,
+    labeled_classes: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    pseudo_labels: str | os.PathLike[str] | None = None,
+    label_map_json_path: str | os.PathLike[str] | None = None,
+) -> efficientdet.operations.results.ConversionResult:
+    """Convert labeled images of any supported format to TFRecords, as create_tfrecord.py does.
+
+    Data sets of 1,000 images and more are converted by several processes. A script that calls this then needs
+    `if __name__ == "__main__":`, as for every use of `multiprocessing`, or num_threads=1.
+
+    Args:
+        images: folder of the images.
+        output_dir: folder for the records `train-*`, `val-*` and `test-*`.
+        flags: further flags of create_tfrecord.py, such as annotations and val_fraction.
+
+    Returns:
+        Number of images and boxes of each split, and the names of the classes.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of create_tfrecord.py.
+    """
+
+def evaluate(
+    ckpt_path: str | os.PathLike[str] | None,
+    val_file_pattern: str | os.PathLike[str] | None = None,
+    *,
+    runtime: str | os.PathLike[str] | None = None,
+    int8_images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    amp: bool | None = None,
+    precision: str | os.PathLike[str] | None = None,
+    use_xla: bool | None = None,
+    model_name: str | os.PathLike[str] | None = None,
+    hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
+    class_names: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    images: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+    format: str | os.PathLike[str] | None = None,
+    max_bad_fraction: float | None = None,
+    val_json_file: str | os.PathLike[str] | None = None,
+    results: str | os.PathLike[str] | None = None,
+    batch_size: int | None = None,
+    eval_samples: int | None = None,
+    engine: str | os.PathLike[str] | None = None,
+    enable_map_parallelization: bool | None = None,
+    bootstrap: int | None = None,
+    testdev_dir: str | os.PathLike[str] | None = None,
+    output_json: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    suspects: str | os.PathLike[str] | None = None,
+    store_thresholds: bool | None = None,
+    miss_rate: float | None = None,
+    confidence: float | None = None,
+    calibrate_scores: bool | None = None,
+) -> efficientdet.operations.results.EvaluationResult | None:
+    """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
+
+    Args:
+        ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).
+        val_file_pattern: folder that `convert` wrote, or a glob of records; None with results and val_json_file.
+        flags: further flags of eval.py, such as `report`, or `images` and `annotations` instead of `val_file_pattern`.
+
+    Returns:
+        COCO measures; None in every process except the first.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of eval.py.
+    """
+
+def examine(
+    data: str | os.PathLike[str],
+    *,
+    val_records: str | os.PathLike[str] | None = None,
+    image_size: int | str | None = None,
+    model_name: str | os.PathLike[str] | None = None,
+    hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
+    records: str | os.PathLike[str] | None = None,
+    images: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+    format: str | os.PathLike[str] | None = None,
+    val_annotations: str | os.PathLike[str] | None = None,
+    images_read: int | None = None,
+    pretrained_ckpt: str | os.PathLike[str] | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+) -> efficientdet.operations.results.ExaminationResult:
+    """Check a data set before training, as doctor.py does.
+
+    Args:
+        data: folder of labeled images, folder that `convert` wrote, or a glob of records.
+        val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
+        image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
+        flags: further flags of doctor.py, such as annotations of the images, model_name and output_dir.
+
+    Returns:
+        Findings, suggested hyperparameters and the path of the page.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of doctor.py.
+    """
+
+def export(
+    ckpt: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    *,
+    val_file_pattern: str | os.PathLike[str] | None = None,
+    model_name: str | os.PathLike[str] | None = None,
+    hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
+    class_names: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    formats: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    runs: int | None = None,
+    val_json_file: str | os.PathLike[str] | None = None,
+    eval_samples: int | None = None,
+    threshold: str | os.PathLike[str] | None = None,
+    int8_images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    int8_samples: int | None = None,
+    push_to: str | os.PathLike[str] | None = None,
+) -> efficientdet.operations.results.ExportResult:
+    """Export a checkpoint to standalone files and compare each with it, as export.py does.
+
+    Args:
+        ckpt: a prefix, a folder or the name of published weights.
+        output_dir: folder for the files, artifacts.md and artifacts.json.
+        val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
+        flags: further flags of export.py, such as formats=["onnx", "openvino"].
+
+    Returns:
+        The files, and the agreement of each with the checkpoint.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid, or a package is missing.
+        TypeError: a keyword is not a flag of export.py.
+    """
+
+def infer(
+    image_path: str | os.PathLike[str] | int | collections.abc.Sequence[str | os.PathLike[str]],
+    output_dir: str | os.PathLike[str] = "annotated",
+    *,
+    model: str | os.PathLike[str],
+    runtime: str | os.PathLike[str] | None = None,
+    int8_images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    amp: bool | None = None,
+    precision: str | os.PathLike[str] | None = None,
+    use_xla: bool | None = None,
+    model_name: str | os.PathLike[str] | None = None,
+    hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
+    class_names: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    model_dir: str | os.PathLike[str] | None = None,
+    saved_model_dir: str | os.PathLike[str] | None = None,
+    batch_size: int | None = None,
+    engine: str | os.PathLike[str] | None = None,
+    apply_exif_orientation: bool | None = None,
+    debug: bool | None = None,
+    tile: str | os.PathLike[str] | None = None,
+    overlap: float | None = None,
+    tile_whole: bool | None = None,
+    min_score_thresh: float | None = None,
+    threshold: str | os.PathLike[str] | None = None,
+    calibrated_scores: bool | None = None,
+    classes: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    max_boxes_to_draw: int | None = None,
+    format: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    save_crops: bool | None = None,
+    track: bool | None = None,
+    count_line: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    zone: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    save: str | os.PathLike[str] | None = None,
+    event_seconds: float | None = None,
+    max_offline_seconds: float | None = None,
+    json_lines: str | os.PathLike[str] | None = None,
+    mqtt: str | os.PathLike[str] | None = None,
+    webhook: str | os.PathLike[str] | None = None,
+) -> pathlib.Path:
+    """Detect in images, videos, a camera or a stream and write annotated copies, as infer.py does.
+
+    A camera or stream is read until Ctrl-C, after which the function returns.
+
+    Args:
+        image_path: images, videos, folders and glob patterns, or one camera number, device or address of a stream.
+        output_dir: folder for the results.
+        model: checkpoint, file of `export`, or name of published weights.
+        flags: further flags of infer.py, such as save, json_lines and mqtt.
+
+    Returns:
+        The folder of the results.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid, or inputs could not be decoded.
+        TypeError: a keyword is not a flag of infer.py.
+    """
+
+def train(
+    training_file_pattern: str | os.PathLike[str],
+    *,
+    model_dir: str | os.PathLike[str],
+    val_file_pattern: str | os.PathLike[str] | None = None,
+    amp: bool | None = None,
+    precision: str | os.PathLike[str] | None = None,
+    use_xla: bool | None = None,
+    override_checkpoint: bool | None = None,
+    batch_size: int | None = None,
+    eval_batch_size: int | None = None,
+    num_examples_per_epoch: int | None = None,
+    max_minutes: float | None = None,
+    stop_epoch: int | None = None,
+    eval_from: int | None = None,
+    eval_period: int | None = None,
+    target_ap: float | None = None,
+    patience: int | None = None,
+    eval_samples: int | None = None,
+    checkpoint_period: int | None = None,
+    checkpoint_steps: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    on_nan: str | os.PathLike[str] | None = None,
+    lr_per_64: float | None = None,
+    warn_of_lr: bool | None = None,
+    accumulate_steps: int | None = None,
+    num_devices: int | None = None,
+    shard_optimizer_state: bool | None = None,
+    bn_group: int | None = None,
+    deterministic: bool | None = None,
+    loggers: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    mlperf_log: str | os.PathLike[str] | None = None,
+    mlperf_ruleset: str | os.PathLike[str] | None = None,
+    mlperf_division: str | os.PathLike[str] | None = None,
+    mlperf_status: str | os.PathLike[str] | None = None,
+    mlperf_organization: str | os.PathLike[str] | None = None,
+    mlperf_platform: str | os.PathLike[str] | None = None,
+    mlperf_cache_cleared: bool | None = None,
+    suggest: bool | None = None,
+    balance: str | os.PathLike[str] | None = None,
+    balance_threshold: float | None = None,
+    verify_records: str | os.PathLike[str] | None = None,
+    max_bad_fraction: float | None = None,
+    pretrained_ckpt: str | os.PathLike[str] | None = None,
+    class_aliases: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    backbone_init: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    benchmark: bool | None = None,
+    benchmark_steps: int | None = None,
+    use_fake_data: bool | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    calibration_images: int | None = None,
+    validate: bool | None = None,
+    testdev_dir: str | os.PathLike[str] | None = None,
+    log_filename: str | os.PathLike[str] | None = None,
+    log_steps: int | None = None,
+    lr_tb: bool | None = None,
+    time_history: bool | None = None,
+    set_num_threads: bool | None = None,
+    enable_map_parallelization: bool | None = None,
+    debug: bool | None = None,
+    model_name: str | os.PathLike[str] | None = None,
+    hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
+    val_json_file: str | os.PathLike[str] | None = None,
+    training_mode: str | os.PathLike[str] | None = None,
+    mode: str | os.PathLike[str] | None = None,
+    num_epochs: int | None = None,
+    eval_epochs: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
+    lr: float | None = None,
+    warmup_value: float | None = None,
+    warmup_epochs: float | None = None,
+) -> efficientdet.operations.results.TrainingResult:
+    """Train a detector on TFRecords, as train.py does. A second call with the same model_dir resumes.
+
+    Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second Ctrl-C raises it without saving.
+
+    Args:
+        training_file_pattern: folder that `convert` wrote, or a glob of training records.
+        model_dir: folder for checkpoints, log, report and the exported model.
+        val_file_pattern: glob of validation records. Default: `val-*` of the folder, if it has any.
+        flags: further flags of train.py, such as model_name, num_epochs, and hparams={"image_size": 640}.
+
+    Returns:
+        Folder, COCO measures of the last evaluation, and the files.
+
+    Raises:
+        InputError: a file, value or combination of values is invalid.
+        TypeError: a keyword is not a flag of train.py.
+    """

@@ -2,84 +2,36 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
-def train() -> None:
-    """Run train.py."""
-    _run("efficientdet.programs.train")
-
-
-def evaluate() -> None:
-    """Run eval.py."""
-    _run("efficientdet.programs.eval")
-
-
-def compare() -> None:
-    """Run compare.py."""
-    _run("efficientdet.programs.compare")
-
-
-def infer() -> None:
-    """Run infer.py."""
-    _run("efficientdet.programs.infer")
+_MODULES = {  # by the name of a command's function in pyproject.toml
+    "train": "efficientdet.programs.train",
+    "evaluate": "efficientdet.programs.eval",
+    "compare": "efficientdet.programs.compare",
+    "infer": "efficientdet.programs.infer",
+    "inspect": "efficientdet.programs.inspector",
+    "export": "efficientdet.programs.export",
+    "quickstart": "efficientdet.programs.quickstart",
+    "serve": "efficientdet.programs.serve",
+    "next_images": "efficientdet.programs.next_images",
+    "doctor": "efficientdet.programs.doctor",
+    "get_weights": "efficientdet.weights.get_weights",
+    "convert": "efficientdet.dataset.create_tfrecord",
+    "convert_coco": "efficientdet.dataset.create_coco_tfrecord",
+    "convert_pascal": "efficientdet.dataset.create_pascal_tfrecord",
+    "convert_open_images": "efficientdet.dataset.create_open_images_tfrecord",
+}
 
 
-def inspect() -> None:
-    """Run inspector.py."""
-    _run("efficientdet.programs.inspector")
-
-
-def export() -> None:
-    """Run export.py."""
-    _run("efficientdet.programs.export")
-
-
-def quickstart() -> None:
-    """Run quickstart.py."""
-    _run("efficientdet.programs.quickstart")
-
-
-def serve() -> None:
-    """Run serve.py."""
-    _run("efficientdet.programs.serve")
-
-
-def next_images() -> None:
-    """Run next_images.py."""
-    _run("efficientdet.programs.next_images")
-
-
-def get_weights() -> None:
-    """Run efficientdet/weights/get_weights.py."""
-    _run("efficientdet.weights.get_weights")
-
-
-def convert() -> None:
-    """Run dataset/create_tfrecord.py."""
-    _run("efficientdet.dataset.create_tfrecord")
-
-
-def convert_coco() -> None:
-    """Run dataset/create_coco_tfrecord.py."""
-    _run("efficientdet.dataset.create_coco_tfrecord")
-
-
-def convert_pascal() -> None:
-    """Run dataset/create_pascal_tfrecord.py."""
-    _run("efficientdet.dataset.create_pascal_tfrecord")
-
-
-def convert_open_images() -> None:
-    """Run dataset/create_open_images_tfrecord.py."""
-    _run("efficientdet.dataset.create_open_images_tfrecord")
-
-
-def doctor() -> None:
-    """Run doctor.py."""
-    _run("efficientdet.programs.doctor")
+def __getattr__(name: str) -> Callable[[], None]:
+    """Return the function of a command, which runs its program (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return partial(_run, _MODULES[name])
 
 
 def _run(program: str) -> None:

@@ -120,7 +120,7 @@ KNOWN_IN = {
     "absl": {
         "dataset.*",
         "program_support.*",
-        "efficientdet.configuration.flag_definitions",
+        "efficientdet.configuration.flag_paths",
     },
     "fsspec": {"program_support.remote_addresses"},
     "rasterio": {"dataset.files.image_windows"},

@@ -24,7 +24,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.predict import build_predict
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression.tensor_suppression import SuppressionConfig

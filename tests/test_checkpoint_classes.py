@@ -11,9 +11,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.pretrained_weights import load_matching_weights, read_source
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, model_config
-from efficientdet.configuration.overrides import split_label_map
+from efficientdet.configuration.model_config import ModelConfig, checked_overrides, model_config, split_label_map
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import family_of
 from efficientdet.options.model import CheckpointOptions

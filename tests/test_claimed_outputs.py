@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 
 import pytest
 from drawn_records import draw_records
@@ -14,10 +15,10 @@ from efficientdet.checkpoints import restore
 from efficientdet.exports.formats import export_formats
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.operations.inspect_model import inspect
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from efficientdet.options.next_images import NextImagesOptions
 from object_detection.coco.results import TESTDEV_FILE_NAME
-from program_support.claimed_outputs import claimed_outputs, remove_outputs
+from program_support.claimed_outputs import MARKER, claim_folder, claimed_outputs, remove_outputs, unpacked_archive
 from program_support.errors import InputError
 
 OWN = "a user's work"
@@ -103,6 +104,73 @@ def test_folders_of_versions_without_digests(tmp_path):
         pass
     with claimed_outputs(tmp_path / "labels", adopts=True):
         pass
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def zipped(path, **files):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return str(path)
+
+
+def test_a_new_or_empty_folder_is_claimed_and_another_refused(tmp_path):
+    for _ in range(2):
+        assert claim_folder(tmp_path / "below" / "new") == tmp_path / "below" / "new"
+    (tmp_path / "empty").mkdir()
+    claim_folder(tmp_path / "empty")
+    assert names(tmp_path / "below") == ["new", f"new/{MARKER}"]
+    assert names(tmp_path / "empty") == [MARKER]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("full", "file", "link"):
+        with pytest.raises(InputError, match=f"{name}: exists and was not written by this program"):
+            claim_folder(tmp_path / name)
+    assert names(tmp_path / "full") == ["file"]
+
+
+def test_a_folder_is_kept_until_the_archive_changes(tmp_path):
+    folder = tmp_path / "images"
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    (folder / "one").write_text("corrected")
+    unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="first")
+    assert (folder / "one").read_text() == "corrected"
+    assert names(folder) == [MARKER, "one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "one").write_text("corrected"), "images/one: changed after"),
+        (lambda folder: (folder / "one").unlink(), "images/one: removed after"),
+        (lambda folder: (folder / "new").touch(), "images/new: added after"),
+    ],
+)
+def test_an_unpacked_folder_that_was_changed_is_not_replaced(change, message, tmp_path):
+    folder = tmp_path / "images"
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    change(folder)
+    before = names(folder)
+    with pytest.raises(InputError, match=message):
+        unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
+    assert names(folder) == before
+
+
+def test_an_unchanged_folder_is_replaced_with_its_archive(tmp_path, monkeypatch):
+    folder = tmp_path / "images"
+    unpacked_archive(zipped(tmp_path / "a.zip", one="1", two="2"), folder, fingerprint="first")
+    (tmp_path / "damaged.zip").write_bytes((tmp_path / "a.zip").read_bytes().replace(b"1PK", b"2PK"))
+    with pytest.raises(InputError, match="cannot be unpacked"):
+        unpacked_archive(str(tmp_path / "damaged.zip"), folder, fingerprint="damaged")
+    assert names(folder) == [MARKER, "one", "two"]
+    unpacked_archive(zipped(tmp_path / "a.zip", three="3"), folder, fingerprint="second")
+    assert names(folder) == [MARKER, "three"]
+    assert sorted(os.listdir(tmp_path)) == ["a.zip", "damaged.zip", "images"]
 
 
 @pytest.fixture(scope="module")

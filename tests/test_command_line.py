@@ -249,7 +249,8 @@ infer INFER --image_path=http://h/a.mp4 --track --zone=a:0,0,1,1 --count_line=a:
 infer INFER --image_path=7 | --image_path=7: is a camera, not a file; expected a single camera
 infer INFER --saved_model_dir=/proc | --saved_model_dir=/proc: cannot write into this folder
 inspector --mode=infer | --mode=infer: python infer.py
-inspector --only_network | has been removed: --onnx_path=FILE exports the network alone
+inspector --only_network | has been removed: export.py --formats=onnx-raw exports the network alone
+inspector --mode=export --onnx_path=a.onnx | has been removed: export.py --output_dir=FOLDER --formats=
 inspector --tflite=INT8 | --tflite=INT8: has been removed: export.py --formats=litert,litert-int8 writes
 inspector --output_json=/proc/x/y | --output_json=/proc/x: cannot create this folder
 inspector --trace_filename=a.jpg | --trace_filename=a.jpg: cannot create this folder
@@ -264,9 +265,6 @@ inspector --input_image=nosuch.jpg | --input_image=nosuch.jpg: there is no such 
 inspector --saved_model_dir=. | --saved_model_dir=.: holds no saved_model.pb
 inspector --mode=dry --export_ckpt=. | --export_ckpt=.: is a folder; expected a prefix
 inspector --mode=export | --saved_model_dir is missing
-inspector --mode=export --formats=onnx,tflite | --formats=tflite: expected some of onnx
-inspector --mode=export --formats=litert-int8 | --formats=litert-int8: int8 formats need calibration images
-inspector --mode=export --formats=onnx | --output_dir is missing
 inspector --mode=export --runtime=openvino | --runtime=openvino cannot be combined with --mode=export
 inspector --runtime=openvino --precision=mixed_bfloat16 | --runtime=openvino computes in float32
 inspector --int8_images=*.jpg | --int8_images needs --runtime=openvino; --runtime is keras

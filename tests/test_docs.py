@@ -39,6 +39,14 @@ def test_flags_show_their_choices(site):
     assert not re.search(r"<[a-z0-9_.]+\|", text)
 
 
+def test_the_site_lists_its_pages_for_programs(site):
+    lines = (site / "llms.txt").read_text().splitlines()
+    pages = [re.fullmatch(r"- \[(.+)\]\((.*)\): ?(.*)", line) for line in lines[4:]]
+    assert lines[0].startswith("# ")
+    assert len(pages) == len([*(site).glob("**/index.html")])
+    assert sum(bool(page[3]) for page in pages) > len(pages) / 2
+
+
 def test_code_has_no_escapes_of_tables(site):
     for page in site.glob("**/index.html"):
         assert not re.findall(r"<code>[^<]*\\\|[^<]*</code>", page.read_text()), page
@@ -105,15 +113,22 @@ def test_broken_links_are_found(tmp_path, targets):
 @pytest.mark.parametrize(
     ("script", "files"),
     [
-        ("flag_reference.py", ["docs/reference/flags.md"]),
+        ("flag_reference.py", ["docs/reference/flags.md", "efficientdet/__init__.pyi"]),
         ("hyperparameter_reference.py", ["docs/reference/hyperparameters.md"]),
-        ("architecture_figures.py", ["docs/images/packages.svg", "docs/images/data_path.svg"]),
+        ("architecture_figures.py", ["docs/images/packages.svg"]),
     ],
 )
 def test_generated_files_are_those_of_the_code(tmp_path, script, files):
-    target = tmp_path if len(files) > 1 else tmp_path / Path(files[0]).name
+    target = tmp_path / Path(files[0]).name if script.startswith("hyper") else tmp_path
     assert run(f"scripts/docs/{script}", target).returncode == 0
     for file in files:
         assert (tmp_path / Path(file).name).read_text() == (ROOT / file).read_text(), (
             f"run python scripts/docs/{script}"
         )
+
+
+def test_the_stages_of_the_data_path_are_in_the_code():
+    stages = re.findall(r"`([\w.]+):(\w+)`", (ROOT / "docs/architecture.md").read_text())
+    assert len(stages) == 9
+    for module, name in stages:
+        assert re.search(rf"^(def|class) {name}\b", (ROOT / f"{module.replace('.', '/')}.py").read_text(), re.MULTILINE)

@@ -18,7 +18,7 @@ from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.anchor_fit import best_overlaps
 from efficientdet.data_checks.anchor_search import anchor_match, smallest_usable_size
 from efficientdet.data_checks.check_report import write_page

@@ -3,9 +3,9 @@
 import pytest
 from absl import flags
 
-from efficientdet.configuration.model_settings import hyperparameters
+from efficientdet.configuration.model_config import hyperparameters
 from efficientdet.options.train import TrainOptions
-from program_support.field_flags import define_flags_of, options_of_flags
+from program_support.command_line import define_flags_of, options_of_flags
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from text_tables import rows
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import description_of
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
     ACTIVATIONS,

@@ -22,7 +22,7 @@ from efficientdet.exports.inspection import dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths

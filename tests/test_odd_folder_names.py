@@ -72,7 +72,7 @@ def test_all_programs(folder, env):
     call(env, at, "export.py", ckpt=weights, output_dir=at / "exported", formats="onnx,openvino", **records)
     call(env, at, "infer.py", model=f"{at}/exported/detector.xml", output_dir=at / "openvino", **drawn)
     call(env, at, "next_images.py", model=weights, images=at / "images" / "train", count=2, output_dir=at / "next")
-    call(env, at, "inspector.py", mode="export", ckpt_path=weights, onnx_path=at / "network.onnx", use_xla=False)
+    call(env, at, "inspector.py", mode="export", ckpt_path=weights, saved_model_dir=at / "inspected", use_xla=False)
     compared = [weights, f"{at}/exported/detector.onnx"]
     words = [*compared, f"--output_dir={at}/compared", f"--val_file_pattern={at}/records/val-*"]
     done = forked_programs.run([sys.executable, str(ROOT / "compare.py"), *words], env=env, cwd=at)

@@ -144,7 +144,7 @@ def program_of(words):
         return None
     if program in PROJECT["scripts"]:
         function = PROJECT["scripts"][program].partition(":")[2]
-        module = re.search(rf'def {function}\(.*?_run\("efficientdet\.(programs\.)?([\w.]+)"\)', COMMANDS, re.DOTALL)
+        module = re.search(rf'"{function}": "efficientdet\.(programs\.)?([\w.]+)"', COMMANDS)
         return module[2].replace(".", "/") + ".py", rest
     if program == "taskset":
         return program_of(rest[2:])

@@ -34,8 +34,8 @@ from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import quickstart
 from efficientdet.weights.downloads import local_path
 from model.detection_model import named_variables
+from program_support.claimed_outputs import MARKER
 from program_support.errors import InputError
-from program_support.marked_folders import MARKER
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -21,9 +21,9 @@ from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.sharding.shard_files import CONTINUE, existing_shards
 from dataset.conversion.sharding.shards import convert
 from program_support.checked_fields import values_of
+from program_support.command_line import define_flags_of
 from program_support.deferred_signals import Interrupted
 from program_support.errors import InputError, printable
-from program_support.field_flags import define_flags_of
 from program_support.processor import available_cores
 from program_support.signals import exit_code
 

@@ -30,7 +30,7 @@ from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import load_model
 from efficientdet.inference.predict import build_predict
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.options.inspect import InspectOptions
+from efficientdet.options.export import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
 from program_support.processor import processor_name

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-from efficientdet.configuration.flag_definitions import typed_name
+from efficientdet.configuration.flag_paths import typed_name
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.families.published_files import published_files
 from efficientdet.weights.downloads import local_path

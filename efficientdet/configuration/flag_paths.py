@@ -2,8 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from absl import flags
 
 from dataset.class_names import ClassNames, class_file_of, class_names_of_records, read_class_names
 from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
@@ -15,7 +18,9 @@ from dataset.records.foreign_records import (
     require_names_beside,
 )
 from dataset.records.record_files import expand_glob
-from efficientdet.configuration.flag_definitions import typed_name
+from efficientdet.options.removed_flags import ALIASES, GONE
+from program_support.checked_fields import Config
+from program_support.command_line import REMOVED, define_flags_of, options_of_flags
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
 
@@ -159,3 +164,51 @@ def _completed(class_names: ClassNames | None, *others: ClassNames) -> ClassName
 def _shown(class_names: ClassNames) -> str:
     pairs = [f"{i} {name}" for i, name in zip(class_names.category_ids, class_names.names, strict=True)]
     return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
+
+
+def _finish_flags(program: str) -> None:
+    """Define the aliases and the removed flags of a program. Must be called after its other flags are defined."""
+    for name, original in ALIASES.get(program, {}).items():
+        flags.DEFINE_alias(name, original)
+    for name, gone in GONE.get(program, {}).items():
+        define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
+        define(name, None, f"{REMOVED}{gone.reason}.")
+        flags.register_validator(
+            name,
+            lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
+            message=f"has been removed: {gone.reason}",
+        )
+
+
+def program(
+    name: str,
+    options: type[Config],
+    operation: Callable[[Config], Any],
+    **choices: Callable[[], Iterable[str]],
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return the functions that define a program's flags, and that run its operation with the options they state.
+
+    The help of a flag in `choices`, which are known only when the program runs, ends with them.
+    """
+
+    def define_flags() -> None:
+        define_flags_of(options)
+        for flag, names in choices.items():
+            flags.FLAGS[flag].help += f"{', '.join(names())}."
+        _finish_flags(name)
+
+    def main() -> None:
+        operation(options_of_flags(options))
+
+    return define_flags, main
+
+
+def typed_name(name: str) -> str:
+    """Return the name under which a flag was given: its own name or an alias."""
+    given = [
+        alias
+        for aliases in ALIASES.values()
+        for alias, original in aliases.items()
+        if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present
+    ]
+    return given[0] if given else name

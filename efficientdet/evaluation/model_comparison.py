@@ -18,7 +18,7 @@ from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.error_plots import compared_errors
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
-from efficientdet.options.compare import CompareOptions
+from efficientdet.options.evaluate import CompareOptions
 from object_detection.coco.bootstrap import PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator

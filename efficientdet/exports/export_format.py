@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.configuration.inference_runtimes import require_package
+from efficientdet.configuration.model_config import require_package
 from program_support.errors import InputError
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from efficientdet.configuration.inference_runtimes import require_package, require_runtime
+from efficientdet.configuration.flag_paths import existing_file, typed_name
+from efficientdet.configuration.model_config import ModelConfig, require_package, require_runtime
 from efficientdet.exports.export_format import ExportFormat
 from program_support.errors import InputError, nearest_name
 
@@ -60,3 +61,14 @@ def checked_formats(names: Sequence[str]) -> tuple[str, ...]:
     for name in chosen:
         require_package(known[name].needs, asked_by=f"--formats={name}")
     return chosen
+
+
+def exported_model(exported: ExportFormat, path: str, runtime: str | None, flag: str) -> ModelConfig:
+    """Return the configuration of an exported file that a flag names.
+
+    Raises:
+        InputError: it does not exist, or the runtime cannot run it.
+    """
+    existing_file(path, flag)
+    asked_by = f"--{typed_name(flag)}"
+    return ModelConfig(ckpt_path=path, runtime=exported.runtime_of(path, runtime or "keras", asked_by=asked_by))

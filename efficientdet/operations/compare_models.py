@@ -1,25 +1,23 @@
 """The operation of compare.py and of `efficientdet.compare`: turn options into a configuration and run it."""
 
-import sys
 from pathlib import Path
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import existing_file, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, program, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import ComparisonResult
-from efficientdet.options.compare import CompareOptions
+from efficientdet.options.evaluate import CompareOptions
 from efficientdet.prediction.open_model import load_detector
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 
 def compare(options: CompareOptions) -> ComparisonResult:
-    """Compare the detectors as the options state."""
+    """Return the differences of detectors from the first one on the same images."""
     if len(options.models) < 2:
         raise InputError(
             f"--models: expected two or more detectors, such as compare.py A B; found {len(options.models)}"
@@ -63,17 +61,4 @@ def _checkpoint(path: str) -> str | None:
     return None
 
 
-def compare_or_verify(options: CompareOptions) -> ComparisonResult | None:
-    """Run compare.py: with --verify repeat a training, and end with code 1 if it has another result."""
-    if options.verify is None:
-        return compare(options)
-    if options.models:
-        raise InputError(f"--verify={options.verify}: expected without detectors to compare")
-    from efficientdet.operations.verify_model import verify
-
-    if not verify(options.verify).is_verified:
-        sys.exit(1)
-    return None
-
-
-define_flags, main = program("compare", CompareOptions, compare_or_verify)
+define_flags, main = program("compare", CompareOptions, compare)

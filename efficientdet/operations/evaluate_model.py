@@ -1,6 +1,7 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn options into a configuration and run it."""
 
 import contextlib
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,25 @@ from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
-from efficientdet.configuration.flag_definitions import program, typed_name
 from efficientdet.configuration.flag_paths import (
     existing_file,
+    program,
     required,
+    typed_name,
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.configuration.model_config import (
+    ModelConfig,
+    checked_overrides,
+    first_given,
+    model_config,
+    runtime_settings,
+)
 from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.evaluation.image_folder import open_data
-from efficientdet.exports.formats import format_of
+from efficientdet.exports.formats import exported_model, format_of
 from efficientdet.operations.results import EvaluationResult
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
@@ -42,7 +49,7 @@ _FILES_OF_FOLDERS = {  # by the flag of the folder
 
 
 def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
-    """Evaluate as the options state. Return None on every process except the first."""
+    """Return the COCO measures of the detector that the options name; None on every process except the first."""
     overrides = checked_overrides(options)
     if options.engine != LOCAL:
         _check_engine(options)
@@ -72,19 +79,10 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
         measures = evaluate_checkpoint(EvaluationConfig(**{**vars(options), **resolved}))
     if measures is None:
         return None
-    return EvaluationResult(
-        numbers=measures.numbers,
-        mask_numbers=measures.mask_numbers,
-        class_ap=measures.class_ap,
-        images=measures.images,
-        detections=measures.detections,
-        intervals=measures.intervals,
-        score_thresholds=measures.score_thresholds,
-        miss_rate_thresholds=measures.miss_rate_thresholds,
-        score_calibration=measures.score_calibration,
-        report=Path(options.report, "report.html") if options.report else None,
-        suspects=Path(options.suspects, "suspects.html") if options.suspects else None,
-    )
+    numbers: dict[str, Any] = {field.name: getattr(measures, field.name, None) for field in fields(EvaluationResult)}
+    pages = ("report", "suspects")
+    numbers |= {flag: Path(folder, f"{flag}.html") for flag in pages if (folder := getattr(options, flag))}
+    return EvaluationResult(**numbers)
 
 
 def _check_engine(options: EvaluateOptions) -> None:
@@ -143,12 +141,10 @@ def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
         if not matching_paths(options.results):
             existing_file(options.results, "results")
         return {"path": options.results, "kind": "results"}
-    runtime = "keras"
+    model = ModelConfig(ckpt_path=path)
     if exported and exported.runtimes:
-        existing_file(path, "ckpt_path")
-        runtime = exported.runtime_of(path, options.runtime or "keras", asked_by=f"--{typed_name('ckpt_path')}")
-    load = partial(open_model, ModelConfig(ckpt_path=path, runtime=runtime))
-    return {"path": path, "kind": "exported file", "load": load}
+        model = exported_model(exported, path, options.runtime, "ckpt_path")
+    return {"path": path, "kind": "exported file", "load": partial(open_model, model)}
 
 
 define_flags, main = program("evaluate", EvaluateOptions, evaluate)

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import records_of, writable_folder
-from efficientdet.configuration.model_settings import hyperparameters
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.flag_paths import program, records_of, writable_folder
+from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.data_checks.check_report import NUMBERS, PAGE
 from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
 from efficientdet.devices.runtime_environment import prepare_environment

@@ -7,16 +7,16 @@ from typing import Any
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
     images_or_records,
+    program,
     records_of,
     required,
     writable_folder,
 )
-from efficientdet.configuration.model_settings import checked_overrides, model_config
+from efficientdet.configuration.model_config import checked_overrides, model_config
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
@@ -26,7 +26,7 @@ from program_support.errors import InputError
 
 
 def export(options: ExportOptions) -> ExportResult:
-    """Export as the options state."""
+    """Write the formats of a checkpoint, and return their files and their agreement with it."""
     overrides = checked_overrides(options)
     formats = checked_formats(options.formats)
     images = find_images(options.images, flag="images") if options.images else ()

@@ -8,14 +8,16 @@ from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, first_given, model_config, runtime_settings
+from efficientdet.configuration.flag_paths import program, required, writable_folder
+from efficientdet.configuration.model_config import (
+    checked_overrides,
+    first_given,
+    model_config,
+    runtime_settings,
+)
 from efficientdet.devices.launchers import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.exports.export_format import ExportFormat
-from efficientdet.exports.formats import export_formats, format_of
+from efficientdet.exports.formats import export_formats, exported_model, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.infer import TRACK_FORMATS, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
@@ -30,7 +32,7 @@ from program_support.ray_tasks import LOCAL
 
 
 def infer(options: InferOptions) -> None:
-    """Detect as the options state."""
+    """Detect objects in images, videos, a camera or a stream, and write what the options name."""
     inputs = find_inputs(options.image_path or [required(None, "image_path")])
     with contextlib.ExitStack() as stack:
         output = sys.stdout
@@ -58,7 +60,9 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     if options.model and options.model.startswith(SCHEME):
         options = replace(options, model=local_path(options.model))
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
-        model = _exported_file(exported, options.model, options)
+        if flag := first_given(options, ("model_dir", "saved_model_dir", "debug", *CHECKPOINT_ONLY)):
+            raise InputError(f"--model={options.model}: an exported file runs without --{flag}")
+        model = exported_model(exported, options.model, options.runtime, "model")
         resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
         from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
@@ -124,15 +128,6 @@ def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
     TrackCounts(lines=options.count_line, zones=options.zone)
-
-
-def _exported_file(exported: ExportFormat, path: str, options: InferOptions) -> ModelConfig:
-    if flag := first_given(options, ("model_dir", "saved_model_dir", "debug", *CHECKPOINT_ONLY)):
-        raise InputError(f"--model={path}: an exported file runs without --{flag}")
-    existing_file(path, "model")
-    return ModelConfig(
-        ckpt_path=path, runtime=exported.runtime_of(path, options.runtime or "keras", asked_by="--model")
-    )
 
 
 define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

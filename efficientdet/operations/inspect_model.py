@@ -5,21 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
-from efficientdet.configuration.inference_runtimes import require_runtime
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.model_settings import checked_overrides, model_config, runtime_settings
+from efficientdet.configuration.flag_paths import existing_file, program, required, writable_file, writable_folder
+from efficientdet.configuration.model_config import (
+    ModelConfig,
+    checked_overrides,
+    model_config,
+    runtime_settings,
+)
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.exports.formats import checked_formats, export_formats
-from efficientdet.options.inspect import RANDOM_WEIGHTS, InspectOptions
+from efficientdet.exports.formats import export_formats
+from efficientdet.options.export import RANDOM_WEIGHTS, InspectOptions
 from efficientdet.options.model import MOST_DRAWN
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
 
 
 def inspect(options: InspectOptions) -> None:
-    """Run the mode that the options state."""
+    """Print, export or measure a model, or draw its detections into a video."""
     if options.mode == "infer":
         raise InputError(
             "--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that"
@@ -49,40 +51,12 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
 
 def _export(model: ModelConfig, options: InspectOptions) -> None:
     image = existing_file(options.input_image, "input_image")
-    if options.formats:
-        _export_formats(model, options, (image,) if image else ())
-        return
-    paths = {}
-    if options.onnx_path:
-        if not options.onnx_path.endswith(".onnx"):
-            raise InputError(f"--onnx_path={options.onnx_path}: expected a file name that ends in .onnx")
-        writable_file(options.onnx_path, "onnx_path")
-        paths["onnx-raw"] = options.onnx_path
-        require_runtime("onnxruntime", asked_by="--onnx_path")
-    if options.saved_model_dir or not paths:
-        paths["savedmodel"] = writable_folder(options.saved_model_dir, "saved_model_dir")
+    folder = writable_folder(options.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.exports.inspection import export
 
-    for name, path in paths.items():
-        with claimed_outputs(path):
-            export(model, name, Path(path), input_image=image)
-
-
-def _export_formats(model: ModelConfig, options: InspectOptions, images: tuple[str, ...]) -> None:
-    formats = checked_formats(options.formats)
-    if in_8_bits := [name for name in formats if export_formats()[name].calibrates]:
-        raise InputError(
-            f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES"
-        )
-    output_dir = writable_folder(options.output_dir, "output_dir")
-    _prepare(needs_tensorflow=True)
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-
-    export_artifacts(
-        replace(model, precision="float32", amp=None, use_xla=False),
-        ExportConfig(output_dir=output_dir, formats=formats, images=images),
-    )
+    with claimed_outputs(folder):
+        export(model, "savedmodel", Path(folder), input_image=image)
 
 
 def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
@@ -165,4 +139,4 @@ def _prepare(*, needs_tensorflow: bool) -> None:
         raise InputError("checkpoints, SavedModels and image files need TensorFlow, which is not installed")
 
 
-define_flags, main = program("inspector", InspectOptions, inspect, formats=export_formats)
+define_flags, main = program("inspector", InspectOptions, inspect)

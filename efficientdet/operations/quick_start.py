@@ -3,9 +3,8 @@
 from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.configuration.model_settings import checked_overrides
+from efficientdet.configuration.flag_paths import program, writable_folder
+from efficientdet.configuration.model_config import checked_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.registry import hyperparameters_of, model_names
@@ -16,7 +15,7 @@ from program_support.errors import InputError
 
 
 def run_quickstart(options: QuickstartOptions) -> None:
-    """Run the quick start as the options state."""
+    """Check the options, then convert, train, evaluate and export."""
     if not options.images:
         raise InputError(
             "expected a folder or zip archive of labeled images: python quickstart.py photos.zip "

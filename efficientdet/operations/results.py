@@ -4,12 +4,14 @@ import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from efficientdet.data_checks.findings import Finding, as_hparams
-from object_detection.coco.bootstrap import Difference
-from object_detection.coco.miss_rate import MissRateThresholds
-from object_detection.coco.score_calibration import ScoreCalibration
+
+if TYPE_CHECKING:  # train.py starts without COCO evaluation
+    from object_detection.coco.bootstrap import Difference
+    from object_detection.coco.miss_rate import MissRateThresholds
+    from object_detection.coco.score_calibration import ScoreCalibration
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -134,8 +136,8 @@ class EvaluationResult(_Result):
     detections: int
     intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
-    miss_rate_thresholds: MissRateThresholds | None = field(repr=False)
-    score_calibration: ScoreCalibration | None = field(repr=False)
+    miss_rate_thresholds: "MissRateThresholds | None" = field(repr=False)
+    score_calibration: "ScoreCalibration | None" = field(repr=False)
     report: Path | None
     suspects: Path | None
 
@@ -173,44 +175,7 @@ class ComparisonResult(_Result):
     """
 
     numbers: dict[str, dict[str, float]]
-    differences: dict[str, dict[str, Difference]]
-    class_differences: dict[str, dict[str, dict[str, Difference]]] = field(repr=False)
+    differences: "dict[str, dict[str, Difference]]"
+    class_differences: "dict[str, dict[str, dict[str, Difference]]]" = field(repr=False)
     page: Path
     json: Path = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class VerificationResult(_Result):
-    """A training that was repeated from its provenance.
-
-    Attributes:
-        equal_weights: whether the final weights are equal bit for bit.
-        ap: AP of the repeated training, ap_before: of the training; None if it measured none.
-        interval_before: 95 % interval of `ap_before`; () without one.
-    """
-
-    equal_weights: bool
-    ap: float | None
-    ap_before: float | None
-    interval_before: tuple[float, ...]
-
-    @property
-    def is_verified(self) -> bool:
-        """True if the weights are equal, or else the AP is within the interval."""
-        if self.equal_weights or self.ap is None or not self.interval_before:
-            return self.equal_weights
-        low, high = self.interval_before
-        return low <= self.ap <= high
-
-    @property
-    def line(self) -> str:
-        """The result as a sentence."""
-        if self.equal_weights:
-            return "verified: the weights are equal bit for bit"
-        if self.ap is None or self.ap_before is None:
-            return "not verified: the weights differ, and no AP was measured"
-        low, high = self.interval_before or (self.ap_before, self.ap_before)
-        return (
-            f"{'' if self.is_verified else 'not '}verified: the weights differ; AP {self.ap:.4f}, before "
-            f"{self.ap_before:.4f} with a 95 % interval of {low:.4f} to {high:.4f}"
-        )

@@ -4,9 +4,8 @@ import datetime
 import importlib.util
 from pathlib import Path
 
-from efficientdet.configuration.flag_definitions import program
-from efficientdet.configuration.flag_paths import required
-from efficientdet.configuration.model_settings import checked_overrides, runtime_settings
+from efficientdet.configuration.flag_paths import program, required
+from efficientdet.configuration.model_config import checked_overrides, runtime_settings
 from efficientdet.options.serve import ServeOptions
 from efficientdet.quickstart.output_folder import exported_model
 from program_support.errors import InputError

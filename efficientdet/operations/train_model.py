@@ -7,16 +7,15 @@ from typing import Any
 
 from dataset.records.record_files import value_range_of_records
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
-from efficientdet.configuration.flag_definitions import program
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
+    program,
     records_of,
     required,
     writable_folder,
 )
-from efficientdet.configuration.model_settings import hyperparameters
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.loggers.registry import check_loggers
@@ -24,11 +23,11 @@ from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
 from efficientdet.options.train import TrainOptions, TrainSettings
 from program_support.checked_fields import values_of
-from program_support.field_flags import whole_numbers
+from program_support.command_line import whole_numbers
 
 
 def train(options: TrainOptions) -> TrainingResult:
-    """Train as the options state.
+    """Return the files and measures of a training.
 
     Raises:
         InputError: an argument, the records or a checkpoint cannot be used.

@@ -77,3 +77,28 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
             "the model was not trained on."
         ),
     ] = False
+
+
+@checked
+class CompareOptions(EvaluatedData):
+    """All options of a comparison."""
+
+    models: Annotated[
+        tuple[str, ...],
+        Help(
+            "Detectors to compare, two or more; also words without a flag. Each is a checkpoint (prefix or folder), a "
+            "file of export.py, a SavedModel or a .json file with detections in COCO's results format. The first is "
+            "the one that the others are compared with.",
+            repeats=True,
+        ),
+    ] = ()
+    output_dir: Annotated[str | None, Help("Output folder for compare.html and compare.json.")] = None
+    common_classes: Annotated[
+        bool,
+        Help(
+            "Compare on the classes that the data and all detectors have, such as before and after a class was added. "
+            "Default: detectors with other classes than the data's are refused."
+        ),
+    ] = False
+    eval_samples: EvaluatedRecords = 0
+    bootstrap: Annotated[Count, Help("Number of bootstrap resamples of the images for the 95 % intervals.")] = 1000

@@ -21,6 +21,8 @@ _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
+_EXPORTS = Gone("export.py --output_dir=FOLDER --formats=.. writes such files")
+
 ALIASES = {
     "train": {
         "backbone_ckpt": "backbone_init",
@@ -82,12 +84,15 @@ GONE = {
             boolean=True,
         ),
         "file_pattern": _RECORDS_FOR_TFLITE,
+        "formats": _EXPORTS,
         "num_calibration_steps": _RECORDS_FOR_TFLITE,
         "only_network": Gone(
-            "--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
+            "export.py --formats=onnx-raw exports the network alone, --mode=benchmark times it beside the whole",
             _SWITCHED_OFF,
             boolean=True,
         ),
+        "onnx_path": _EXPORTS,
+        "output_dir": _EXPORTS,
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
         "tensorrt": Gone(
             "TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"

@@ -227,7 +227,7 @@ def _checkpoint_settings(
     """Return fields of `ModelConfig`."""
     from dataset.class_files import parse_class_names
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-    from efficientdet.configuration.overrides import split_label_map
+    from efficientdet.configuration.model_config import split_label_map
     from efficientdet.families.registry import DEFAULT_MODEL
     from efficientdet.weights.downloads import local_path
 
@@ -244,7 +244,7 @@ def _checkpoint_settings(
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     """Raise InputError for a runtime that is unknown or not installed."""
-    from efficientdet.configuration.inference_runtimes import require_runtime
+    from efficientdet.configuration.model_config import require_runtime
     from efficientdet.options.model import RUNTIMES
 
     if runtime not in RUNTIMES:

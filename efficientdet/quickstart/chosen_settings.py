@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
@@ -21,8 +21,8 @@ from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.plan import make_plan, measure_step_time, shown_images, tile_settings, usable_side
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
+from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py

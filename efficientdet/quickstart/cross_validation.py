@@ -21,7 +21,7 @@ from efficientdet.quickstart.split_records import fold_pattern, image_count, pat
 from efficientdet.reports.html_page import Curve, chart_figure, document, heading, paragraph, row, section, table
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.atomic_files import write_text
-from program_support.marked_folders import claim_folder
+from program_support.claimed_outputs import claim_folder
 
 FOLDER = "cross_validation"
 _EPOCH_METRICS = re.compile(r"metrics-(\d+)\.json")

@@ -7,7 +7,7 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import with_overrides

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from program_support.atomic_files import is_other_process
-from program_support.claimed_outputs import is_output, list_outputs
+from program_support.claimed_outputs import is_marked, is_output, list_outputs, refuse_unmarked
 from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
-from program_support.marked_folders import is_marked, refuse_unmarked
 
 FOLDERS = ("records", "doctor", "cross_validation", "model_smaller_input", "model", "evaluation", "exported")
 STATE = "quickstart.json"

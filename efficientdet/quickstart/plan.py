@@ -11,7 +11,7 @@ from dataset.input.tiling import Tiling
 from dataset.records.labeled_images import LabeledImages
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.anchor_search import smallest_usable_size
 from efficientdet.data_checks.findings import as_hparams
 from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count

@@ -11,8 +11,8 @@ from efficientdet.quickstart.state import State
 from efficientdet.reports.html_page import chart_figure, document, heading, row, section, table
 from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder
 
 _JSON, _PAGE = "history.json", "history.html"
 _LEAD = (

@@ -15,10 +15,9 @@ from efficientdet.quickstart.output_folder import FOLDERS, METRICS, START, STATE
 from efficientdet.quickstart.round_history import read_history
 from efficientdet.quickstart.split_records import instances, records_of
 from program_support.atomic_files import exchange, link_or_copy, unfinished_folder
-from program_support.claimed_outputs import list_outputs
+from program_support.claimed_outputs import claim_folder, is_marked, list_outputs, mark_folder, mark_of
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
-from program_support.marked_folders import claim_folder, is_marked, mark_folder, mark_of
 
 _ROUNDS = "rounds"
 

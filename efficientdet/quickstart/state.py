@@ -19,8 +19,8 @@ from dataset.files.image_files import IMAGE_SUFFIXES
 from efficientdet.options.quickstart import QuickstartConfig
 from program_support.archives import archive_digest, archive_kind
 from program_support.atomic_files import write_text
+from program_support.claimed_outputs import unpacked_archive
 from program_support.errors import InputError
-from program_support.marked_folders import unpacked_archive
 
 _MAY_CHANGE = ("output_dir", "minutes", "max_bad_fraction")
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")

@@ -50,8 +50,8 @@ from efficientdet.quickstart.rounds import (
 )
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.state import State, source_fingerprint, source_folder, source_of_round
+from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
-from program_support.marked_folders import claim_folder
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 

@@ -178,7 +178,6 @@ class Training:
             steps_per_epoch=run.steps_per_epoch,
             done=run.state.step,
             silent=not run.world.is_first,
-            first_counts=False,
         ) as bar:
             for epoch in self._remaining_epochs():
                 if not run.state.progress.unfinished_epoch:

@@ -1,18 +1,39 @@
-"""Write docs/reference/flags.md: the flags of every program with their defaults, as the programs define them.
+"""Write docs/reference/flags.md, the flags of every program, and efficientdet/__init__.pyi, the same in Python.
 
-python scripts/docs/flag_reference.py [FILE]
+python scripts/docs/flag_reference.py [FOLDER]
 """
 
+import inspect
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import efficientdet  # noqa: E402
 from program_support.command_line import REMOVED  # noqa: E402
+
+_STUBS = '''"""Public names for type checkers, written by scripts/docs/flag_reference.py."""
+
+import collections.abc
+import os
+import pathlib
+import typing
+
+import efficientdet.operations.results
+from efficientdet.inference.detect import Detector as Detector
+from efficientdet.inference.image_detections import ImageDetections as ImageDetections
+from efficientdet.prediction.open_model import load_detector as load_detector
+from efficientdet.prediction.video_source import read_frames as read_frames
+from efficientdet.tracking.lines_and_zones import TrackCounts as TrackCounts
+from program_support.errors import InputError as InputError
+
+__version__: str
+'''
 
 PROGRAMS = (
     "quickstart.py",
@@ -85,6 +106,24 @@ def page() -> str:
     return "\n".join(lines)
 
 
+def stubs() -> str:
+    """Return the signatures of the Python interface, with a keyword for each flag."""
+    text = _STUBS
+    for name in efficientdet._FUNCTIONS:
+        function = getattr(efficientdet, name)
+        signature = inspect.signature(function)
+        parameters = [str(parameter).replace("'", '"') for parameter in signature.parameters.values()]
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+        result = str(signature).rpartition(" -> ")[2]
+        docstring = textwrap.indent(f'"""{inspect.getdoc(function)}\n"""', "    ")
+        text += "\n".join(
+            ["", f"def {name}(", *(f"    {one}," for one in parameters), f") -> {result}:", docstring, ""]
+        )
+    return text
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/reference/flags.md"
-    target.write_text(page(), encoding="utf-8")
+    for path, text in {"docs/reference/flags.md": page(), "efficientdet/__init__.pyi": stubs()}.items():
+        target = Path(sys.argv[1], Path(path).name) if len(sys.argv) > 1 else ROOT / path
+        target.write_text(text, encoding="utf-8")

@@ -2,7 +2,7 @@ r"""Hooks of mkdocs: what GitHub shows as it is and a site does not.
 
 Links from a page to files that are not part of the site become their names. `\|` in code within a table, which GitHub
 needs, becomes `|`. Each page ends with its keywords of mkdocs.yml, so that the search finds it by words of other
-libraries.
+libraries. The site has llms.txt (llmstxt.org): its pages with their first paragraphs, for programs.
 """
 
 import re
@@ -35,3 +35,19 @@ def on_page_markdown(markdown: str, *, page, config, files) -> str:
 def _without_escapes(row: str) -> str:
     """Return a row of a table with `|` in code: Markdown of the site takes it as text there, and the escape as well."""
     return _TABLE_CODE.sub(lambda match: match[0].replace("\\|", "|"), row)
+
+
+def on_nav(nav, *, config, files):
+    """Keep the pages in the order of the navigation, for `on_post_build`."""
+    config.extra["pages"] = nav.pages
+    return nav
+
+
+def on_post_build(*, config) -> None:
+    """Write llms.txt: the title of each page, its address and its first paragraph."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for page in config.extra["pages"]:
+        paragraphs = re.split(r"\n{2,}", page.markdown)
+        first = next((text for text in paragraphs if re.match(r"(?!```)[A-Za-z`*]", text)), "").replace("\n", " ")
+        lines.append(f"- [{page.title}]({page.canonical_url or page.url or '.'}): {first}")
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
