@@ -1,4 +1,4 @@
-"""infer.py and next_images.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
+"""infer.py on a real Ray cluster of two nodes: the files and numbers of one machine."""
 
 import hashlib
 from pathlib import Path
@@ -10,10 +10,7 @@ from miniature import build_miniature
 from stored_miniature import store_weights
 
 import efficientdet
-from efficientdet.active_learning.view_tasks import ViewTask
 from efficientdet.checkpoints import restore
-from efficientdet.operations.choose_images import choose_images
-from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction.image_annotation import ImageTask
 from program_support.errors import InputError
 from program_support.ray_tasks import Finished, RayCluster
@@ -100,31 +97,6 @@ def test_annotated_images_are_those_of_one_machine(photos, checkpoint, tmp_path,
     assert [line for line in printed[1].splitlines() if not line.startswith("ray: ")] == printed[0].splitlines()
 
 
-@pytest.mark.parametrize("fatal", [frozenset(), {"07.jpg"}])
-def test_the_images_to_label_next_are_those_of_one_machine(photos, drawn, checkpoint, tmp_path, capsys, request, fatal):
-    if fatal:
-        request.getfixturevalue("started")
-    printed = []
-    for engine in ("local", "ray"):
-        options = NextImagesOptions(
-            model=checkpoint,
-            images=(str(photos),),
-            labeled=str(drawn.folder / "train-*"),
-            count=5,
-            output_dir=str(tmp_path / engine),
-            engine=engine,
-        )
-        choose_images(options)
-        printed.append(capsys.readouterr().out.replace(str(tmp_path / engine), "OUT").splitlines())
-    lines = [line for line in printed[1] if not line.startswith("ray: ")]
-    if fatal:
-        assert f"skipped: {photos / '07.jpg'}: ends the process that decodes it" in lines
-        assert lines[-1].startswith("5 of 19 unlabeled images: ")
-    else:
-        assert lines == printed[0]
-        assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-
-
 @pytest.fixture
 def started(monkeypatch):
     """Do tasks in this process; return their images, a list for each. One that has image 07 ends its process."""
@@ -133,8 +105,6 @@ def started(monkeypatch):
     def paths(task):
         if isinstance(task, ImageTask):
             return [image.path for image in task.images if not image.is_fatal]
-        if isinstance(task, ViewTask):
-            return [path for path in task.paths if path not in task.fatal]
         return [getattr(item, "path", item) for item in task]
 
     def run(self, function, tasks, **settings):

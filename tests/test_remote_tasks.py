@@ -9,10 +9,7 @@ from s3_server import BUCKET, s3_server
 from stored_miniature import store_miniature
 
 import efficientdet
-from efficientdet.active_learning import next_images
 from efficientdet.checkpoints import restore
-from efficientdet.operations.choose_images import choose_images
-from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.prediction import annotate
 from program_support.ray_tasks import Finished, RayCluster
 from program_support.remote_files import cache_folder
@@ -45,7 +42,7 @@ def _nodes(monkeypatch, tmp_path):
             yield Finished(number, result)
 
     monkeypatch.setattr(RayCluster, "run", run)
-    for module in (annotate, next_images):
+    for module in (annotate,):
         monkeypatch.setattr(module, "ray_cluster", lambda **settings: contextlib.nullcontext(RayCluster()))
 
 
@@ -56,18 +53,3 @@ def test_images(stored, tmp_path):
     files = {path.name for path in (tmp_path / "local").iterdir()}
     assert len([name for name in files if name.endswith(".jpg")]) == 3
     assert all((tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in files)
-
-
-def test_a_pool(stored, tmp_path):
-    for engine in ("local", "ray"):
-        choose_images(
-            NextImagesOptions(
-                model=str(stored / "ckpt"),
-                images=(f"s3://{BUCKET}/photos/*.jpg",),
-                count=2,
-                output_dir=str(tmp_path / engine),
-                engine=engine,
-            )
-        )
-    one, other = ((tmp_path / engine / "next_images.json").read_text() for engine in ("local", "ray"))
-    assert other == one

@@ -26,8 +26,7 @@ from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
-from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.metrics import Metrics
+from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError

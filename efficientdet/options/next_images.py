@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from program_support.checked_fields import Count, Help, checked, one_of
-from program_support.ray_tasks import LOCAL, Engine
 
 
 @checked
@@ -44,4 +43,3 @@ class NextImagesOptions:
             "alone; or at random."
         ),
     ] = "expected_gain"
-    engine: Engine = LOCAL

@@ -17,8 +17,8 @@ from dataset.files.pixel_values import FULL_RANGE
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction.annotation_config import AnnotationConfig
 from efficientdet.prediction.image_annotation import (
+    AnnotationConfig,
     ImageResult,
     ImageTask,
     InputImage,

@@ -1,11 +1,10 @@
 """Choose unlabeled images, and write copies of them, proposals for labeling programs and a page that says why."""
 
-import contextlib
 import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,23 +17,19 @@ from dataset.files.image_files import copy_names, encode_image, read_stored_imag
 from dataset.records.labeled_images import LabeledImages
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.active_learning.expected_gain import choose, class_weights
-from efficientdet.active_learning.image_views import SeenImage, Viewer
-from efficientdet.active_learning.view_tasks import ViewTasks
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.runtime import prepare_driver
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
+from efficientdet.plugins.labeling.image_views import Viewer
 from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import document, heading, image_figure, row, section
 from object_detection.coco.results import DetectionRows, results_json
 from program_support.atomic_files import report_write_errors
-from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs, remove_outputs
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
-from program_support.ray_tasks import CORES_OF_NETWORK, LOCAL, ray_cluster
 
 LIST, PAGE, IMAGES = "next_images.json", "next_images.html", "images"
 _LONGER_SIDE = 320  # pixels of a thumbnail
@@ -48,13 +43,13 @@ _LEAD = {
 }
 
 
-@checked
-class NextImagesConfig(NextImagesOptions):
-    """Options of next_images.py with resolved images, records and model."""
+class SeenImage(NamedTuple):
+    """The part of an image's views that the choice needs; its many detections are not kept, as a pool may be large."""
 
-    paths: tuple[str, ...]
-    records: tuple[str, ...]
-    model_config: ModelConfig
+    path: str
+    proposals: DetectionRows
+    doubt: float  # bits
+    features: np.ndarray  # [F] float32
 
 
 class ChosenImage(NamedTuple):
@@ -67,74 +62,71 @@ class ChosenImage(NamedTuple):
     novelty: float  # 0 to 2
 
 
-def choose_next_images(config: NextImagesConfig) -> list[ChosenImage]:
+def choose_next_images(
+    options: NextImagesOptions, *, paths: Sequence[str], records: Sequence[str], checkpoint: str
+) -> None:
     """Choose unlabeled images, and write them with their proposals into the output folder.
+
+    Args:
+        options: options with resolved formats and output folder.
+        paths: images to choose from.
+        records: shards of the labeled images.
+        checkpoint: prefix of the detector's checkpoint.
 
     Raises:
         InputError: all images are labeled or unreadable, or a file of the user would be overwritten or removed.
     """
-    _refuse_copies(config)
-    with claimed_outputs(*(Path(config.output_dir, name) for name in _names(config))):
-        return _choose(config)
-
-
-def _names(config: NextImagesConfig) -> list[str]:
-    return [LIST, PAGE, IMAGES, *names_of_files(config.format, crops=False)]
-
-
-def _choose(config: NextImagesConfig) -> list[ChosenImage]:
-    index = index_records(config.records) if config.records else None
-    labeled = None if index is None else _labeled_images(index)
-    paths = _unlabeled(config, labeled)
-    with _viewer(config) as viewer:
+    folder = Path(options.output_dir)
+    place = (folder / IMAGES).resolve()
+    if inside := next((path for path in paths if Path(path).resolve().is_relative_to(place)), None):
+        raise InputError(
+            f"--images: {inside} is among the copies of an earlier choice, which this one replaces; use another "
+            "--output_dir"
+        )
+    names = [LIST, PAGE, IMAGES, *names_of_files(options.format, crops=False)]
+    with claimed_outputs(*(folder / name for name in names)):
+        index = index_records(records) if records else None
+        labeled = None if index is None else _labeled_images(index)
+        unlabeled = _unlabeled(paths, records, labeled)
+        viewer = Viewer(ModelConfig(ckpt_path=checkpoint))
         weights = class_weights(_counts(labeled), viewer.detector.class_names)
-        seen = _seen(paths, viewer, weights)
+        seen = _seen(unlabeled, viewer, weights)
         known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
-    of_paths, proposals, doubts, features, _ = zip(*seen, strict=True)
-    order = choose(np.array(doubts), np.stack(features), known, count=config.count, strategy=config.strategy)
-    names = copy_names([of_paths[number] for number, _ in order])
-    chosen = [
-        ChosenImage(of_paths[number], name, proposals[number], doubts[number], novelty)
-        for (number, novelty), name in zip(order, names, strict=True)
-    ]
-    _write(config, chosen, viewer.detector, unlabeled=len(seen))
-    return chosen
+        of_paths, proposals, doubts, features = zip(*seen, strict=True)
+        order = choose(np.array(doubts), np.stack(features), known, count=options.count, strategy=options.strategy)
+        copies = copy_names([of_paths[number] for number, _ in order])
+        chosen = [
+            ChosenImage(of_paths[number], copy, proposals[number], doubts[number], novelty)
+            for (number, novelty), copy in zip(order, copies, strict=True)
+        ]
+        with report_write_errors(folder / IMAGES):
+            remove_outputs(folder, names)
+        _write(options, chosen, viewer.detector, unlabeled=len(seen))
 
 
-@contextlib.contextmanager
-def _viewer(config: NextImagesConfig) -> Iterator[Viewer | ViewTasks]:
-    if config.engine == LOCAL:
-        yield Viewer(config.model_config)
-        return
-    prepare_driver()
-    with ray_cluster(cores=CORES_OF_NETWORK, gpus=True) as cluster:
-        yield ViewTasks(cluster, config.model_config)
-        print(cluster.summary())
-
-
-def _seen(paths: Sequence[str], viewer: Viewer | ViewTasks, weights: Mapping[int, float]) -> list[SeenImage]:
+def _seen(paths: Sequence[str], viewer: Viewer, weights: Mapping[int, float]) -> list[SeenImage]:
     """Return what is seen of the readable images, in their order, and print why the others are skipped.
 
     Of files with the same pixels, such as copies in another format, the first is kept.
     """
-    seen, failures = dict[str, SeenImage](), list[str]()
-    with Progress("next_images", total=len(paths), noun="image") as progress:
-        for image in viewer.seen(paths, weights):
-            if isinstance(image, InputError):
-                failures.append(str(image))
-            else:
-                seen[image.path] = image
-            progress.advance(1, images=int(isinstance(image, SeenImage)))
-    failures.sort()  # a cluster yields images in any order
-    for failure in failures:
-        print(f"skipped: {printable(failure)}")
-    if not seen:
-        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    thresholds, failures, num_seen = viewer.detector.thresholds, list[str](), 0
     distinct: dict[bytes, SeenImage] = {}
-    for path in paths:
-        if path in seen:
-            distinct.setdefault(seen[path].digest, seen[path])
-    if copies := len(seen) - len(distinct):
+    with Progress("next_images", total=len(paths), noun="image") as progress:
+        for view in viewer.views(paths):
+            if isinstance(view, InputError):
+                failures.append(str(view))
+                print(f"skipped: {printable(failures[-1])}")
+                progress.advance(1, images=0)
+                continue
+            num_seen += 1
+            if view.digest not in distinct:
+                proposals = view.rows.chosen(view.rows.scores >= thresholds.of(view.rows.category_ids))
+                doubt = uncertainty(view.rows, view.mirrored, weights)
+                distinct[view.digest] = SeenImage(view.path, proposals, doubt, view.features)
+            progress.advance(1, images=1)
+    if not distinct:
+        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    if copies := num_seen - len(distinct):
         print(f"{copies} of {len(paths)} images have the pixels of others")
     return [*distinct.values()]
 
@@ -146,26 +138,16 @@ def _labeled_images(index: RecordIndex) -> LabeledImages:
     return labeled_records(index, names)
 
 
-def _refuse_copies(config: NextImagesConfig) -> None:
-    """Raise InputError if an image of the pool is a copy of an earlier choice, which this one replaces."""
-    place = Path(config.output_dir, IMAGES).resolve()
-    if inside := next((path for path in config.paths if Path(path).resolve().is_relative_to(place)), None):
-        raise InputError(
-            f"--images: {inside} is among the copies of an earlier choice, which this one replaces; use another "
-            "--output_dir"
-        )
-
-
-def _unlabeled(config: NextImagesConfig, labeled: LabeledImages | None) -> list[str]:
+def _unlabeled(paths: Sequence[str], records: Sequence[str], labeled: LabeledImages | None) -> list[str]:
     """Return the images whose file is in no record, each file once."""
     known = {digest.decode() for digest in labeled.digests if digest} if labeled else set()
-    for instances in {beside_records(path, INSTANCES) for path in config.records}:
+    for instances in {beside_records(path, INSTANCES) for path in records}:
         if instances.exists():  # a record may have another encoding of the file
             known |= {image.get("sha256", "") for image in read_json(str(instances))["images"]}
-    digests = {path: _digest(path) for path in config.paths}
+    digests = {path: _digest(path) for path in paths}
     unlabeled = [path for path, digest in digests.items() if digest not in known]
     if not unlabeled:
-        raise InputError(f"--images={','.join(config.images)}: all {len(digests)} images are labeled already")
+        raise InputError(f"--images: all {len(digests)} images are labeled already")
     distinct: dict[str, str] = {}
     for path in unlabeled:
         distinct.setdefault(digests[path] or path, path)
@@ -190,8 +172,8 @@ def _counts(labeled: LabeledImages | None) -> Counter[str]:
     return Counter() if labeled is None else Counter(labeled.class_names.names[index] for index in labeled.classes)
 
 
-def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: Detector, *, unlabeled: int) -> None:
-    folder, class_names = Path(config.output_dir), detector.class_names
+def _write(options: NextImagesOptions, chosen: Sequence[ChosenImage], detector: Detector, *, unlabeled: int) -> None:
+    folder, class_names = Path(options.output_dir), detector.class_names
     copies = folder / IMAGES
     lines = [
         {
@@ -204,11 +186,10 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: De
         for image in chosen
     ]
     with report_write_errors(copies):
-        remove_outputs(folder, _names(config))
         copies.mkdir(parents=True, exist_ok=True)
     write_output(folder / LIST, (json.dumps(lines, indent=1) + "\n").encode())
     files = ResultFiles(
-        config.output_dir, class_names, formats=config.format, for_labeling=True, storage_folder=f"{IMAGES}/"
+        options.output_dir, class_names, formats=options.format, for_labeling=True, storage_folder=f"{IMAGES}/"
     )
     figures = []
     for number, image in enumerate(chosen, start=1):
@@ -222,7 +203,7 @@ def _write(config: NextImagesConfig, chosen: Sequence[ChosenImage], detector: De
     title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"
     page = document(
         title,
-        [heading(title, figure=found, lead=_LEAD[config.strategy]), section("Images", row(figures, thumbnails=True))],
+        [heading(title, figure=found, lead=_LEAD[options.strategy]), section("Images", row(figures, thumbnails=True))],
     )
     write_output(folder / PAGE, page.encode())
     print(f"{found}: {copies}; why: {folder / PAGE}")

@@ -6,7 +6,8 @@ makes for each backend it calls /webhook after each annotation and for "Start tr
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -16,13 +17,18 @@ from starlette.routing import Route
 from dataset.files.untrusted_values import shown
 from dataset.files.xml_files import parse_xml
 from efficientdet.inference.label_studio_regions import prediction, rectangle_region
-from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.background_training import BackgroundTraining
-from efficientdet.serving.batching import Batcher, ImageResult
-from efficientdet.serving.image_reply import image_reply
-from efficientdet.serving.label_studio_api import LabelStudio
-from efficientdet.serving.limits import MAX_REQUESTS_IN_MEMORY, MemoryBudget, RequestError
-from efficientdet.serving.request_body import checked_image, parsed_json, read_body, value_count
+from efficientdet.options.serve import RequestLimits, ServeOptions
+from efficientdet.plugins.labeling.background_training import API_KEY_VARIABLE, BackgroundTraining, LabelStudio
+from efficientdet.serving.batching import Batcher, ImageResult, ServedModel, image_reply
+from efficientdet.serving.request_body import (
+    MAX_REQUESTS_IN_MEMORY,
+    MemoryBudget,
+    RequestError,
+    checked_image,
+    parsed_json,
+    read_body,
+    value_count,
+)
 from program_support.errors import InputError
 
 _MOST_VALUES = 200_000  # of the JSON of a request
@@ -37,6 +43,26 @@ class Control(NamedTuple):
     image: str  # name of the image tag
     key: str  # of the image in a task's data
     labels: Mapping[str, str]  # value in annotations of each label in lower case
+
+
+def label_studio_routes(options: ServeOptions, open_model: Callable[[str], ServedModel]) -> "LabelStudioBackend | None":
+    """Return the routes of the server's options; None without --label_studio.
+
+    Raises:
+        InputError: the address is invalid, or there is no key.
+    """
+    if not options.label_studio:
+        if options.train_dir:
+            raise InputError("--train_dir is for --label_studio, whose annotations it trains on")
+        return None
+    if not (key := os.environ.get(API_KEY_VARIABLE, "").strip()):
+        raise InputError(
+            f"--label_studio needs the environment variable {API_KEY_VARIABLE}, the key of one of its users"
+        )
+    studio = LabelStudio(options.label_studio, key)
+    return LabelStudioBackend(
+        studio, options, BackgroundTraining(studio, options, open_model) if options.train_dir else None
+    )
 
 
 class LabelStudioBackend:

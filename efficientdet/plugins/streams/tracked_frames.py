@@ -8,10 +8,11 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.pixel_values import ValueRange
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_detections import AnyImage, ImageDetections, image_detections, pixels_of
 from efficientdet.inference.video_frames import VideoFrame
+from efficientdet.plugins.streams.tracker import Tracker
 from efficientdet.tracking.lines_and_zones import TrackCounts
-from efficientdet.tracking.tracker import Tracker
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -27,18 +28,20 @@ def tracked_frames(
     detect: Callable[[list[np.ndarray]], list[DetectionRows]],
     class_names: ClassNames,
     *,
-    tracker: Tracker,
+    thresholds: ScoreThresholds,
+    frames_per_second: float,
     counts: TrackCounts | None,
     batch_size: int,
     value_range: ValueRange,
 ) -> Iterator[ImageDetections]:
-    """Yield the tracked detections of each frame.
+    """Return an iterator over the tracked detections of each frame.
 
     Args:
         frames: see `Detector.track`.
         detect: the detector's function, for up to `batch_size` images.
         class_names: ids and names of the categories.
-        tracker: a new tracker.
+        thresholds: scores from which detections begin a track.
+        frames_per_second: frame rate of frames without a time.
         counts: counts that are updated with each frame.
         batch_size: number of frames per call of `detect`.
         value_range: see `Detector`.
@@ -48,6 +51,19 @@ def tracked_frames(
     """
     if isinstance(frames, np.ndarray) and frames.ndim < 4:
         raise InputError(f"frames is one image {list(frames.shape)}; expected several frames")
+    tracker = Tracker(thresholds, frames_per_second=frames_per_second, asked_by="track()")
+    return _tracked(frames, detect, class_names, tracker, counts, batch_size, value_range)
+
+
+def _tracked(
+    frames: Iterable[AnyImage | VideoFrame],
+    detect: Callable[[list[np.ndarray]], list[DetectionRows]],
+    class_names: ClassNames,
+    tracker: Tracker,
+    counts: TrackCounts | None,
+    batch_size: int,
+    value_range: ValueRange,
+) -> Iterator[ImageDetections]:
     opened = (_opened(one, number, value_range) for number, one in enumerate(frames))
     while batch := list(itertools.islice(opened, batch_size)):
         for one, rows in zip(batch, detect([one.pixels for one in batch]), strict=True):

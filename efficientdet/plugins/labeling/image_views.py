@@ -1,7 +1,7 @@
 """Outputs of a detector for images: detections, also in the mirror image, and features of the backbone."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from keras import ops
 from dataset.files.image_files import read_stored_image
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
-from efficientdet.active_learning.expected_gain import uncertainty
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices import device
@@ -35,16 +34,6 @@ class ImageViews(NamedTuple):
     digest: bytes  # of the pixels
 
 
-class SeenImage(NamedTuple):
-    """The part of an image's views that the choice needs; its many detections are not kept, as a pool may be large."""
-
-    path: str
-    proposals: DetectionRows
-    doubt: float  # bits
-    features: np.ndarray  # [F] float32
-    digest: bytes  # of the pixels
-
-
 class Viewer:
     """A restored detector that looks at images, with calibrated scores if it stores their maps."""
 
@@ -54,19 +43,6 @@ class Viewer:
         self.detector: Detector = detector.with_calibrated_scores() if detector.score_maps else detector
         self._features = _feature_function(restored, compiled=runtime.use_xla)
         self._resize = restored.resize
-
-    def seen(self, paths: Sequence[str], weights: Mapping[int, float]) -> Iterator[SeenImage | InputError]:
-        """Yield the part that the choice needs of each image, or why it cannot be decoded.
-
-        weights: of `class_weights`.
-        """
-        for view in self.views(paths):
-            if isinstance(view, InputError):
-                yield view
-                continue
-            proposals = view.rows.chosen(view.rows.scores >= self.detector.thresholds.of(view.rows.category_ids))
-            doubt = uncertainty(view.rows, view.mirrored, weights)
-            yield SeenImage(view.path, proposals, doubt, view.features, view.digest)
 
     def views(self, paths: Sequence[str]) -> Iterator[ImageViews | InputError]:
         """Yield the views of each image, or why it cannot be decoded; no path twice."""

@@ -1,8 +1,6 @@
 """The tracks of one video, camera or stream: identities, counts and track files."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,31 +8,10 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.tracking.lines_and_zones import TrackCounts
-from efficientdet.tracking.track_files import TrackedVideo, write_track_files
-from efficientdet.tracking.track_store import TrackStore
-from efficientdet.tracking.tracker import USUAL_FPS, Tracker
+from efficientdet.plugins.streams.track_files import TrackedVideo, TrackStore, write_track_files
+from efficientdet.plugins.streams.tracker import USUAL_FPS, Tracker
+from efficientdet.tracking.lines_and_zones import TrackCounts, TrackSettings
 from object_detection.coco.results import DetectionRows
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackSettings:
-    """Settings of what is counted and written of the tracks of each video.
-
-    Attributes:
-        lines, zones: see `TrackCounts`.
-        formats: those of TRACK_FORMATS that are written.
-        folder: the folder of the track files.
-    """
-
-    lines: Sequence[str] = ()
-    zones: Sequence[str] = ()
-    formats: Sequence[str] = ()
-    folder: Path = Path()
-
-    def counts(self) -> TrackCounts:
-        """Return counts of 0; raises InputError as `TrackCounts`."""
-        return TrackCounts(lines=self.lines, zones=self.zones)
 
 
 class VideoTracks:
@@ -60,7 +37,7 @@ class VideoTracks:
             class_names: names of the categories.
             frames_per_second: frame rate of the source.
         """
-        self.counts = settings.counts()
+        self.counts = TrackCounts(lines=settings.lines, zones=settings.zones)
         self._settings, self._class_names, self._rate = settings, class_names, frames_per_second
         self._tracker = Tracker(thresholds, frames_per_second=frames_per_second)
         self._store = TrackStore() if settings.formats else None
