@@ -21,8 +21,7 @@ import numpy as np
 
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.predict import exported_network
+from efficientdet.inference.checkpoint_model import exported_network, load_model
 from efficientdet.inference.predictor import host_predictor
 from program_support.processor import available_cores
 

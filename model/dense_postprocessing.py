@@ -1,4 +1,4 @@
-"""Post-processing of dense outputs: on the backend, in NumPy, in ONNX and for TensorRT's plugin."""
+"""Post-processing of dense outputs: on the backend, in NumPy and in ONNX."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,12 @@ from keras import ops
 
 from model.postprocessing import Postprocessing
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
-from object_detection.geometry.box_geometry import clip_boxes, has_area
-from object_detection.onnx_nodes import Graph, Output, bounded, clipped, unsqueezed
+from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Tensor
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
 from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
-
-_LOWEST_LOGIT = -1e4  # a score of 0, and a number in float16 too
 
 
 class DensePostprocessing(Postprocessing):
@@ -109,40 +106,6 @@ class DensePostprocessing(Postprocessing):
             "best_logits": Output(best, "float32", (anchors,)),
         }
 
-    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return the inputs of TensorRT's plugin, see `Postprocessing`.
-
-        Raises:
-            InputError: its IoU would differ.
-        """
-        (logits, deltas), config = tensors, self._config
-        if config.box_coder.last_pixel:
-            raise InputError(
-                "onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
-                "detector include their last pixel; use another format"
-            )
-        boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
-        boxes, is_bounded = bounded(graph, boxes, sizes)
-        if config.clip:
-            boxes = clipped(graph, boxes, sizes, last_pixel=False)
-        scores = logits  # the plugin applies the sigmoid
-        if config.scores == "softmax":
-            probabilities = graph.add("Softmax", [logits], axis=-1)
-            scores = graph.add("Slice", [probabilities, np.array([1]), np.array([self._num_logits]), np.array([2])])
-        lowest = np.float32(_LOWEST_LOGIT if config.scores == "sigmoid" else 0)
-        scores = graph.add("Where", [unsqueezed(graph, is_bounded), scores, lowest])
-        return (
-            boxes,
-            scores,
-            {
-                "score_threshold": float(config.score_threshold),
-                "max_output_boxes": config.max_detections,
-                "iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
-                "score_activation": int(config.scores == "sigmoid"),
-                "class_agnostic": int(not config.per_class),
-            },
-        )
-
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Postprocessing.litert_operator`."""
         config, coder = self._config, self._config.box_coder
@@ -166,19 +129,6 @@ class DensePostprocessing(Postprocessing):
             "num_classes": self._num_logits - (config.scores == "softmax"),  # the background's score is the first
             **scales,
         }
-
-    def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return decoded boxes [B, A, 4] and probabilities [B, A, classes], without the background's.
-
-        Both are 0 for boxes without an area in their image.
-        """
-        boxes = self._config.box_coder.decode(outputs[1], ops.convert_to_tensor(self._anchors))
-        usable = has_area(boxes, sizes)[..., None]
-        boxes = ops.where(usable, clip_boxes(boxes, sizes) if self._config.clip else boxes, 0.0)
-        probabilities = self.probabilities(outputs)
-        return boxes, ops.where(
-            usable, probabilities if self._config.scores == "sigmoid" else probabilities[..., 1:], 0.0
-        )
 
     def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
         """Return the probabilities of the logits, [B, A, K], including the background's."""

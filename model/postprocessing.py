@@ -45,17 +45,6 @@ class Postprocessing:
         """
         return None
 
-    def efficientnms_inputs(self, graph: Graph, tensors: Sequence[str], sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """Return boxes [B, A, 4], scores [B, A, K] and the attributes of TensorRT's plugin EfficientNMS_TRT.
-
-        Raises:
-            InputError: (default) if the plugin cannot do this detector's post-processing.
-        """
-        raise InputError(
-            "onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
-            "and has masks; use another format"
-        )
-
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Return anchors and attributes of LiteRT's operator `TFLite_Detection_PostProcess`.
 
@@ -71,8 +60,4 @@ class Postprocessing:
 
     def probabilities(self, outputs: Any) -> Tensor:
         """Return probabilities [B, A, K], including the background's: the scores for `litert_operator`."""
-        raise NotImplementedError
-
-    def boxes_and_probabilities(self, outputs: Any, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return boxes [B, A, 4] and probabilities [B, A, K], the reference for `efficientnms_inputs`."""
         raise NotImplementedError

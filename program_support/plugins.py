@@ -31,6 +31,23 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "ssd": "efficientdet.plugins.ssd.family:FAMILY",
     },
     "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
+    "efficientdet.export_formats": {
+        "litert": "efficientdet.plugins.small_devices.formats:LITERT",
+        "litert-int8": "efficientdet.plugins.small_devices.formats:LITERT_INT8",
+        "litert-full-int8": "efficientdet.plugins.small_devices.formats:LITERT_FULL_INT8",
+        "web": "efficientdet.plugins.small_devices.formats:WEB",
+        "cvat": "efficientdet.plugins.small_devices.formats:CVAT",
+    },
+    "efficientdet.weight_readers": {"torch": "efficientdet.plugins.torch_weights.torch_files:READER"},
+    "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
+    "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
+    "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
+    "efficientdet.tracking": {
+        "frames": "efficientdet.plugins.streams.tracked_frames:tracked_frames",
+        "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
+        "video": "efficientdet.plugins.streams.video_tracks:VideoTracks",
+    },
+    "efficientdet.video_recorders": {"events": "efficientdet.plugins.streams.event_clips:EventRecorder"},
 }
 
 

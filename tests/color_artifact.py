@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from efficientdet.checkpoints.description import Description
-from efficientdet.exports.metadata import ArtifactMetadata
+from efficientdet.exports.exported_file import ArtifactMetadata
 from object_detection.structures import DETECTIONS
 
 SIDE = 64  # of the input

@@ -37,7 +37,7 @@ def main() -> None:
             for image in images
         ]
 
-    server._HEAD_S, server._STALL_S, server.MAX_CONNECTIONS = HEAD_S, HEAD_S, CONNECTIONS
+    server._HEAD_S, server._STALL_S, server._MAX_CONNECTIONS = HEAD_S, HEAD_S, CONNECTIONS
     names = ClassNames(tuple(range(256)), tuple(f"shade {number}" for number in range(256)))
     model = ServedModel(detect=detect, class_names=names, name="gated")
     server.serve(build_application(model, limits=limits), server.bind("127.0.0.1", 0), limits)

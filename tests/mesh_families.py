@@ -18,7 +18,7 @@ import numpy as np
 from small_families import SMALL, batch_of, small_detector
 
 from efficientdet.devices.distributed import World
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.optimization.optimizer import build_optimizer
 from efficientdet.training.batch_norm_calibration import Calibration

@@ -17,7 +17,7 @@ from miniature import miniature_detector
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World, join_world
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.optimization.optimizer import WeightAverage, build_optimizer
 from efficientdet.training.batch_norm_calibration import Calibration

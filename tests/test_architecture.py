@@ -47,11 +47,10 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
-        "tracking",  # identities of detections in consecutive frames, counts over lines and zones, track files
+        "tracking",  # counts of tracked objects over lines and zones
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
-        "active_learning",  # which unlabeled images to label next
         "exports",  # files of exported detectors: written, opened, compared with their checkpoint
         "prediction",  # a stored model opened; images, videos and cameras in, annotated copies and result files out
         "training",  # the loop and its parts
@@ -110,8 +109,8 @@ KNOWN_IN = {
         "dataset.*",
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
-        "efficientdet.exports.cvat_handler",  # runs without this project
-        "efficientdet.tracking.drawn_counts",
+        "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
+        "efficientdet.tracking.lines_and_zones",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },
@@ -124,20 +123,18 @@ KNOWN_IN = {
     "rasterio": {"dataset.files.image_windows"},
     "ray": {"efficientdet.plugins.cluster.ray_cluster"},
     "tensorboard": {"efficientdet.run_log.loggers"},
-    "trackers": {"efficientdet.tracking.tracker"},
-    "supervision": {"efficientdet.tracking.tracker", "efficientdet.inference.image_detections"},
+    "trackers": {"efficientdet.plugins.streams.tracker"},
+    "supervision": {"efficientdet.plugins.streams.tracker", "efficientdet.inference.image_detections"},
     "starlette": {
         "efficientdet.serving.application",
-        "efficientdet.serving.label_studio",
-        "efficientdet.serving.metrics",
-        "efficientdet.serving.middleware",
+        "efficientdet.plugins.labeling.label_studio",
+        "efficientdet.serving.batching",
         "efficientdet.serving.request_body",
         "efficientdet.serving.server",
     },
     "uvicorn": {"efficientdet.serving.server"},
-    "paho": {"efficientdet.prediction.message_targets"},
-    "prometheus_client": {"efficientdet.serving.metrics"},
-    "python_multipart": {"efficientdet.serving.request_body"},
+    "paho": {"efficientdet.plugins.streams.messages"},
+    "prometheus_client": {"efficientdet.serving.batching"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow",
@@ -156,8 +153,8 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.devices.runtime",
     "efficientdet.devices.device",
     "efficientdet.exports.saved_model",
-    "efficientdet.exports.inspection",  # SavedModels are TensorFlow's
-    "efficientdet.exports.litert.model_file",  # and so is the converter
+    "efficientdet.exports.export_artifacts",  # SavedModels are TensorFlow's
+    "efficientdet.plugins.small_devices.litert_files",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop",  # an export at the end
     "efficientdet.training.run",  # whether shapes may vary between steps

@@ -34,9 +34,9 @@ from efficientdet.exports import artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.exports.formats import checked_formats, export_formats, format_of
-from efficientdet.exports.litert.model_file import write_litert
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
+from efficientdet.plugins.small_devices.litert_files import write_litert
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +69,7 @@ def test_pixels_are_those_of_tensorflow(rule, size):
 
 # Files that detect by themselves
 FILES = ("detector.onnx", "detector-int8.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite")
-FORMATS = ("onnx", "onnx-raw", "onnx-int8", "openvino", "litert", "litert-int8", "onnx-efficientnms", "savedmodel")
+FORMATS = ("onnx", "onnx-raw", "onnx-int8", "openvino", "litert", "litert-int8", "savedmodel")
 MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}}
 
 
@@ -140,42 +140,25 @@ def test_the_table(exported):
     assert tuple(table) == FORMATS
     assert content["checkpoint"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     assert measures.numbers["AP"] > 0.3
-    assert table["onnx-efficientnms"]["compared"] == 3 * 720
-    assert table["onnx-efficientnms"]["median_ms"] is None
     everything = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
     least = efficientdet.load_detector(folder / "detector.onnx").thresholds
     shown = sum(int((found.scores >= least.of(found.category_ids)).sum()) for found in everything)
     assert 0 < shown < sum(map(len, everything)) == 60
-    assert all(
-        line["compared"] == shown and line["p99_ms"] >= line["median_ms"] > 0
-        for name, line in table.items()
-        if name != "onnx-efficientnms"
-    )
-    for name, line in table.items():
-        is_divided = name not in ("onnx-raw", "onnx-efficientnms")
-        assert [line["network_ms"] is not None, line["postprocessing_ms"] is not None] == [is_divided] * 2
-    for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms", "savedmodel"):
+    assert all(line["compared"] == shown and line["p99_ms"] >= line["median_ms"] > 0 for line in table.values())
+    for name in ("onnx", "onnx-raw", "openvino", "litert", "savedmodel"):
         assert table[name]["agreement"] == 1.0
         assert table[name]["score_difference"] < 1e-5
         assert table[name]["box_difference"] < 0.01
-        assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(
-            measures.numbers["AP"], abs=1e-6
-        )
+        assert table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     shown = (folder / "artifacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has AP {measures.numbers['AP']:.4f}" in shown
 
 
-def test_onnx_files_need_no_later_runtime_than_their_operators(exported):
+def test_every_file_stores_the_thresholds_and_needs_no_later_runtime_than_its_operators(exported):
     """IR version 8 is that of opset 18; ONNX Runtime 1.16 refuses version 10, whatever the operators are."""
-    folder, _, _ = exported
-    files = sorted(folder.glob("*.onnx"))
-    assert len(files) == 4
-    assert [onnx.load(file).ir_version for file in files] == [8] * 4
-
-
-def test_every_file_stores_the_thresholds(exported):
     folder, _, measures = exported
+    assert [onnx.load(file).ir_version for file in folder.glob("*.onnx")] == [8] * 3
     assert measures.score_thresholds["overall"] > 0
     for name in FILES:
         assert format_of(name).load(folder / name)[1].description.score_thresholds == measures.score_thresholds
@@ -186,7 +169,9 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "expor
 
 
 @pytest.mark.parametrize(
-    "snippet", [one for one in SNIPPETS if "cv2" not in one], ids=lambda snippet: str(snippet.count("\n"))
+    "snippet",
+    [one for one in SNIPPETS if "cv2" not in one and "ExportFormat" not in one],
+    ids=lambda snippet: str(snippet.count("\n")),
 )
 def test_the_snippets_of_the_page_as_they_stand(exported, tmp_path, monkeypatch, capsys, snippet):
     """A photo of the network's size, so that Pillow's way to resize changes nothing."""
@@ -277,7 +262,6 @@ def test_neither_tensorflow_nor_keras_is_imported(exported):
     folder, images, _ = exported
     program = f"""
 import sys
-import zipfile
 import efficientdet
 for name in {FILES}:
     found = efficientdet.load_detector({str(folder)!r} + "/" + name).predict({str(images[0])!r}, min_score=0)
@@ -285,26 +269,6 @@ for name in {FILES}:
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout == len(FILES) * "20 []\n", done.stderr
-
-
-def test_infer_draws_by_the_file_alone(exported, tmp_path):
-    folder, images, _ = exported
-    done = subprocess.run(
-        [
-            sys.executable,
-            ROOT / "infer.py",
-            f"--model={folder / 'detector.xml'}",
-            f"--image_path={images[0]}",
-            f"--output_dir={tmp_path}",
-            "--min_score_thresh=0.001",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == sorted([images[0].name, "detections.json"])
-    assert len(json.loads((tmp_path / "detections.json").read_text())) == 20
 
 
 def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported, tmp_path):
@@ -445,10 +409,7 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     assert "warning: detector.onnx does not find all detections of the checkpoint, whose" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("milliseconds", "is_slower"), [((29.2, 28.4), True), ((20.0, 28.4), False)])
-def test_a_file_in_8_bits_that_is_not_faster_is_reported(
-    exported, tmp_path, monkeypatch, capsys, milliseconds, is_slower
-):
+def test_a_file_in_8_bits_that_is_not_faster_is_reported(exported, tmp_path, monkeypatch, capsys):
     folder, _, _ = exported
     records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
     timed = []
@@ -457,7 +418,7 @@ def test_a_file_in_8_bits_that_is_not_faster_is_reported(
         for run in runs_of:
             run()  # both files are there
         timed.append(len(runs_of))
-        return milliseconds
+        return 29.2, 28.4
 
     monkeypatch.setattr(artifact_comparison, "medians_in_turns", in_turns)
     config = ExportConfig(
@@ -468,7 +429,7 @@ def test_a_file_in_8_bits_that_is_not_faster_is_reported(
         "warning: detector-int8.onnx is not faster than float32 in openvino on this machine: 29.2 ms per image, "
         "detector.xml 28.4 ms\n"
     )
-    assert (warning in capsys.readouterr().out) == is_slower
+    assert warning in capsys.readouterr().out
     assert timed == [2]
     assert not (tmp_path / "detector.xml").exists()
 
@@ -485,13 +446,14 @@ def test_images_of_the_records_are_compared_if_no_others_are_given(exported, tmp
     records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
 
     def compared(*images):
-        config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1, images=images, records=records)
+        config = ExportConfig(
+            output_dir=str(tmp_path), formats=("onnx",), runs=1, images=images, records=records, eval_samples=1
+        )
         [line] = export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config).artifacts
         return line.compared
 
     files = sorted(map(str, (folder / "drawn" / "val").glob("*.jpg")))
-    assert compared() == compared(*files)
-    assert compared() > compared(files[0]) > 0
+    assert compared() == compared(*files) > 0
 
 
 def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
@@ -577,23 +539,11 @@ def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
         checked_formats(names)
 
 
-CLASS_LIST = """
-from efficientdet.exports.export_format import ExportFormat
-
-class ClassList(ExportFormat):
-    name, file, batches, runs_in = "class-list", "classes.txt", (1,), "a text editor"
-
-    def write(self, restored, path, calibration=None):
-        path.write_text(",".join(restored.class_names.names))
-
-FORMAT = ClassList()
-"""
-
-
-def test_a_format_of_an_installed_package(exported, tmp_path, monkeypatch, capsys):
+def test_the_format_of_the_page_in_an_installed_package(exported, tmp_path, monkeypatch, capsys):
     folder, _, _ = exported
     install(tmp_path, "efficientdet.export_formats", ["class-list = class_list:FORMAT"])
-    (tmp_path / "class_list.py").write_text(CLASS_LIST)
+    [snippet] = [one for one in SNIPPETS if "ExportFormat" in one]
+    (tmp_path / "class_list.py").write_text(snippet)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = ExportConfig(output_dir=str(tmp_path), formats=checked_formats(["class-list"]), runs=1)
     export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)

@@ -9,8 +9,8 @@ import pytest
 from color_artifact import write_color_artifact
 
 import efficientdet
-from efficientdet.exports.artifact_table import ArtifactTable
-from efficientdet.exports.metadata import DESCRIPTION, INPUT
+from efficientdet.exports.artifact_pages import ArtifactTable
+from efficientdet.exports.exported_file import DESCRIPTION, INPUT
 from program_support.errors import InputError
 
 IMAGE = np.full((40, 60, 3), 200, np.uint8)

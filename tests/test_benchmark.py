@@ -14,16 +14,22 @@ from other_family import OtherFamily
 from dataset.class_names import ClassNames
 from dataset.input.resize import Letterbox
 from efficientdet.benchmark import measurements as module
-from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
-from efficientdet.benchmark.latency_report import log_values
-from efficientdet.benchmark.measurements import benchmark
-from efficientdet.benchmark.stages import Images, measure_detector, preprocess
+from efficientdet.benchmark.measurements import (
+    Images,
+    Run,
+    benchmark,
+    figures,
+    latency_of,
+    log_values,
+    measure_detector,
+    timed_runs,
+)
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.options.export import InspectOptions
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
@@ -50,20 +56,18 @@ def miniature(monkeypatch):
     return detector
 
 
-def test_percentiles_of_one_to_hundred():
-    # 100 samples have 99 gaps: the 90th percentile lies 89.1 gaps from the first, at 1 + 89.1.
-    found = latency_of(list(range(100, 0, -1)))
-    assert found == pytest.approx(Latency(mean=50.5, p50=50.5, p90=90.1, p95=95.05, p99=99.01))
-
-
-def test_a_slow_tail_raises_the_percentiles_above_the_mean():
-    # 4 gaps: p90 lies 3.6 gaps from the first, 0.6 of the way from 1 to 11; the reference would say 1.
-    found = latency_of([1, 1, 11, 1, 1])
-    assert found == pytest.approx(Latency(mean=3, p50=1, p90=7, p95=9, p99=10.6))
-
-
-def test_one_sample_is_every_percentile():
-    assert latency_of([0.25]) == Latency(0.25, 0.25, 0.25, 0.25, 0.25)
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        # 100 samples have 99 gaps: the 90th percentile lies 89.1 gaps from the first, at 1 + 89.1.
+        (range(100, 0, -1), (50.5, 50.5, 90.1, 95.05, 99.01)),
+        # 4 gaps: p90 lies 3.6 gaps from the first, 0.6 of the way from 1 to 11; the reference would say 1.
+        ((1, 1, 11, 1, 1), (3, 1, 7, 9, 10.6)),
+        ((0.25,), (0.25,) * 5),
+    ],
+)
+def test_mean_and_percentiles_by_hand(seconds, expected):
+    assert latency_of(list(seconds)) == pytest.approx(expected)
 
 
 def test_first_run_is_kept_apart_and_the_warm_up_is_dropped():
@@ -124,38 +128,23 @@ def test_a_detector_of_another_family_has_the_same_parts(runtime):
     assert 0 < run.detections <= 5
 
 
-def test_random_weights_give_suppression_work():
-    detector = miniature_detector()
-    predict = build_predict(detector, compiled=False)
-    images = Images(None, size=(64, 64), batch_size=1)
-    run = measure_detector(
-        predict, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64)))
-    )
-    assert list(run.seconds) == ["preprocessing", "network", "post_processing", "end_to_end"]
-    assert all(seconds > 0 for seconds in run.seconds.values())
-    assert run.detections == 20  # all slots
-
-
-@pytest.mark.parametrize(("threshold", "wanted"), [(0.0, 4), (0.4, 3), (0.5, 2), (1.0, 0)])
-def test_candidates_above_threshold_by_hand(threshold, wanted):
-    """With none, the cost of suppression would not be in the figures."""
-    logits = np.array([[-9.0, -8.0], [0.0, 1.0], [3.0, -0.5]])  # 0.5 at 0, 0.38 at -0.5
-    suppression = SuppressionConfig(score_threshold=threshold, candidates=4)
-    assert count_candidates(NetworkOutputs(logits, np.zeros((3, 4)), logits.max(axis=-1)), config=suppression) == wanted
+LOGITS = [[-9.0, -8.0], [0.0, 1.0], [3.0, -0.5]]  # 0.5 at 0, 0.38 at -0.5
+BACKGROUND_FIRST = [[2.7, 0, 0], [0, 2, 0], [1, 1, 1]]  # 0.06 0.06 | 0.79 0.11 | 0.33 0.33
 
 
 @pytest.mark.parametrize(
-    ("scores", "options", "wanted"),
+    ("logits", "options", "expected"),
     [
-        ("softmax", {}, 4),  # of 0.06 0.06 | 0.79 0.11 | 0.33 0.33
-        ("softmax", {"candidates_per_level": 1}, 1),
+        *((LOGITS, {"score_threshold": least, "candidates": 4}, n) for least, n in ((0.0, 4), (0.4, 3), (1.0, 0))),
+        (BACKGROUND_FIRST, {"score_threshold": 0.1, "scores": "softmax"}, 4),
+        (BACKGROUND_FIRST, {"score_threshold": 0.1, "scores": "softmax", "candidates_per_level": 1}, 1),
     ],
 )
-def test_candidates_of_a_softmax_by_hand(scores, options, wanted):
-    logits = np.array([[2.7, 0, 0], [0, 2, 0], [1, 1, 1]])
-    suppression = SuppressionConfig(score_threshold=0.1, scores=scores, **options)
+def test_candidates_by_hand(logits, options, expected):
+    """With none, the cost of suppression would not be in the figures."""
+    logits, config = np.array(logits), SuppressionConfig(**options)
     outputs = NetworkOutputs(logits, np.zeros((3, 4)), logits.max(axis=-1))
-    assert count_candidates(outputs, config=suppression, level_sizes=(1, 2)) == wanted
+    assert count_candidates(outputs, config=config, level_sizes=(1, 2)) == expected
 
 
 def test_report_log_and_trace(miniature, tmp_path, capsys):
@@ -230,14 +219,14 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark.measurements, efficientdet.exports.inspection, efficientdet.run_log.journal
-from efficientdet.benchmark import stages
-from efficientdet.inference.predict import build_predict
+import efficientdet.exports.export_format, efficientdet.run_log.journal
+from efficientdet.benchmark import measurements
+from efficientdet.inference.checkpoint_model import build_predict
 from miniature import miniature_detector
 detector = miniature_detector()
-images = stages.Images(None, size=(64, 64), batch_size=2)
+images = measurements.Images(None, size=(64, 64), batch_size=2)
 for use_xla in (True, False):  # in one program, and read on the host
-    run = stages.measure_detector(build_predict(detector, compiled=use_xla), images, preprocessing=None)
+    run = measurements.measure_detector(build_predict(detector, compiled=use_xla), images, preprocessing=None)
 print(sorted(run.seconds), run.detections)
 """
 

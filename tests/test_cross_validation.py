@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from drawn_records import draw_records
 
-from efficientdet.quickstart import choices, chosen_settings, cross_validation, step_timing, steps, usable_input
-from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.options.quickstart import QuickstartConfig
+from efficientdet.quickstart import choices, chosen_settings, cross_validation, plan, steps
 from efficientdet.quickstart.cross_validation import best_epochs
 from efficientdet.quickstart.steps import quickstart
 from object_detection.coco.results import TESTDEV_FILE_NAME
@@ -70,11 +70,11 @@ def programs(drawn, tmp_path, monkeypatch):
         elif module == "export":
             (output / "detector.onnx").touch()
 
-    for module in (steps, chosen_settings, step_timing, cross_validation):
+    for module in (steps, chosen_settings, plan, cross_validation):
         monkeypatch.setattr(module, "run_program", run)
     monkeypatch.setattr(cross_validation, "checkpoint_prefix", str)
     monkeypatch.setattr(cross_validation, "store_thresholds", lambda *arguments: stored.append(arguments))
-    monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, kills, stored
 
 
@@ -162,7 +162,7 @@ def test_too_few_minutes_are_told_before_the_folds(programs, tmp_path, capsys):
     calls, _, _ = programs
     quickstart(config(tmp_path / "out", minutes=4.0, folds=2))
     printed = capsys.readouterr().out
-    warned = "that a good AP needs at 256 pixels; all 3 trainings need about --minutes="
+    warned = "that a good AP needs at 256 pixels, which need about --minutes="
     assert warned in printed
     needed = printed.partition(warned)[2].split()[0]
     assert f"about --minutes={needed}, which a good AP needs" in printed

@@ -19,9 +19,9 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import read_image
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.description import Description
-from efficientdet.exports.cvat_function import write_cvat_function
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
+from efficientdet.plugins.small_devices.cvat_function import write_cvat_function
 from model.detection_model import named_variables
 
 CLASSES = ClassNames((5, 7, 9), ("red", "no", 'a "b" {c} Ä'))
@@ -156,38 +156,11 @@ def test_other_bodies_are_refused(function, photo):
         assert answer["body"].startswith("expected a JSON object with a base64 image and a number as threshold: ")
 
 
-# Types of the fields of Nuclio's function configuration, https://docs.nuclio.io/en/stable/reference
-NUCLIO = {
-    "metadata": {"name": str, "namespace": str, "annotations": dict},
-    "spec": {
-        "description": str,
-        "runtime": str,
-        "handler": str,
-        "eventTimeout": str,
-        "build": {"image": str, "baseImage": str, "directives": {"preCopy": list}},
-        "triggers": dict,
-        "platform": {"attributes": dict},
-    },
-}
-
-
-def check(value, schema, path=""):
-    if isinstance(schema, type):
-        assert isinstance(value, schema), path
-        return
-    assert isinstance(value, dict), path
-    assert value.keys() == schema.keys(), path
-    for key, expected in schema.items():
-        check(value[key], expected, f"{path}.{key}")
-
-
 def test_nuclio_and_cvat_read_the_function(function):
     folder, _ = function
     config = yaml.safe_load((folder / "function.yaml").read_text())
-    check(config, NUCLIO)
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", config["metadata"]["name"])  # of a Kubernetes resource
     for directive in config["spec"]["build"]["directives"]["preCopy"]:
-        check(directive, {"kind": str, "value": str})
         assert directive["kind"] in ("ADD", "COPY", "ENV", "RUN", "USER", "WORKDIR")
     [trigger] = config["spec"]["triggers"].values()
     assert trigger["kind"] == "http"

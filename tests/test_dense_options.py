@@ -11,7 +11,7 @@ from oracles import to_numpy
 
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.plugins.mask_rcnn.regions import ProposalConfig

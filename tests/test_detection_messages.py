@@ -18,9 +18,8 @@ from color_artifact import write_color_artifact
 from serving import encoded, wait_until
 
 import efficientdet
-from efficientdet.prediction import message_queue
-from efficientdet.prediction.message_queue import MessageQueue, RejectedMessage
-from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
+from efficientdet.plugins.streams import messages as message_targets
+from efficientdet.plugins.streams.messages import MessageQueue, MqttTarget, RejectedMessage, WebhookTarget
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +33,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(message_queue, "_FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(message_queue, "_SECONDS_AT_THE_END", 2.0)
+    monkeypatch.setattr(message_targets, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(message_targets, "_SECONDS_AT_THE_END", 2.0)
 
 
 def write_video(path, *colors, each=10):
@@ -229,8 +228,8 @@ def test_a_webhook_that_refuses_gets_each_message_once(capsys):
 
 
 def test_a_webhook_that_hangs_delays_nothing_and_drops_the_oldest(monkeypatch, capsys):
-    monkeypatch.setattr(message_queue, "_MOST_MESSAGES", 3)
-    monkeypatch.setattr(message_queue, "_SECONDS_AT_THE_END", 0.2)
+    monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
+    monkeypatch.setattr(message_targets, "_SECONDS_AT_THE_END", 0.2)
     ended, asked = threading.Event(), threading.Event()
 
     def hang(handler):
@@ -249,7 +248,7 @@ def test_a_webhook_that_hangs_delays_nothing_and_drops_the_oldest(monkeypatch, c
 
 
 def test_the_oldest_messages_are_dropped(monkeypatch, capsys):
-    monkeypatch.setattr(message_queue, "_MOST_MESSAGES", 3)
+    monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
     begun, released = threading.Event(), threading.Event()
 
     class Slow(Scripted):

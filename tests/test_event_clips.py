@@ -11,8 +11,8 @@ import pytest
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
-from efficientdet.prediction import event_clips
-from efficientdet.prediction.event_clips import EventRecorder
+from efficientdet.plugins.streams import event_clips
+from efficientdet.plugins.streams.event_clips import EventRecorder
 from efficientdet.prediction.video import annotate_video
 from object_detection.coco.results import DetectionRows
 

@@ -16,13 +16,12 @@ from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
-from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.onnx_translation.quantization import calibration_of_files
 from efficientdet.options.serve import RequestLimits
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
-from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.metrics import Metrics
+from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
 

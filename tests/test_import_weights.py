@@ -194,21 +194,10 @@ def test_a_checkpoint_of_the_same_classes_is_loaded_whole(network, tmp_path, ave
 
 
 @pytest.mark.parametrize("load", [load_weights, load_matching_weights])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda arrays: arrays.pop("box_net/box-0/bias"), "box_net/box-0/bias is missing"),
-        (lambda arrays: arrays.update(extra=np.zeros(2)), "extra is unexpected"),
-        (
-            lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}),
-            r"box-0/bias has shape \(25,\), expected \(24,\)",
-        ),
-    ],
-)
-def test_a_tensor_that_does_not_fit_is_an_error_and_changes_nothing(network, load, change, message):
+def test_a_tensor_that_does_not_fit_is_an_error_and_changes_nothing(network, load):
     arrays, before = arrays_like(network), values_of(network)
-    change(arrays)
-    with pytest.raises(InputError, match=f"^some/ckpt: .*{message}"):
+    arrays["box_net/box-0/bias"] = np.zeros(25)
+    with pytest.raises(InputError, match=r"^some/ckpt: .*box-0/bias has shape \(25,\), expected \(24,\)"):
         load(network, Source("some/ckpt", arrays, None), class_names=THREE)
     assert_holds(network, before)
 
@@ -481,9 +470,3 @@ def test_at_a_size_with_odd_levels_each_upsamples_as_its_origin_does(golden_fold
     for output, wanted in zip(ours, network(pixels, training=False), strict=True):
         np.testing.assert_allclose(output, wanted, atol=1e-5, rtol=0)
         assert np.abs(wanted).max() > 0.5
-
-
-def test_a_published_checkpoint_does_not_fit_other_classes(automl, golden_folder):
-    source = read_source(str(golden_folder / "efficientdet-d0-7cls"))
-    with pytest.raises(InputError, match=r"efficientdet-d0-7cls.*classes"):
-        load_weights(automl.detector.network, source, class_names=COCO_2017)

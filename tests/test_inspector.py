@@ -14,14 +14,13 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
-from efficientdet.exports import inspection
+from efficientdet.exports import export_artifacts
 from efficientdet.exports import saved_model as export_module
-from efficientdet.exports.agreement import Agreement, compare_detections
-from efficientdet.exports.folder_formats import SavedModel
-from efficientdet.exports.inspection import dry_run, summary
+from efficientdet.exports.artifact_comparison import Agreement, compare_detections
+from efficientdet.exports.formats import SavedModel
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
-from efficientdet.inference.checkpoint_model import load_model
+from efficientdet.inference.checkpoint_model import dry_run, load_model, summary
 from efficientdet.options.export import InspectOptions
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows
@@ -39,7 +38,8 @@ def miniature(monkeypatch):
         model_name="efficientdet-d0", hparams=hparams.to_dict(), categories=names.to_categories(), weights="raw"
     )
     restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)
-    monkeypatch.setattr(inspection, "load_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    for module in (checkpoint_model, export_artifacts):
+        monkeypatch.setattr(module, "load_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     return restored
 
 
@@ -61,8 +61,8 @@ def test_summary_of_d0_with_random_weights():
 @pytest.mark.parametrize(
     ("overrides", "names"), [({}, COCO_2017), ({"num_classes": 2}, ClassNames((1, 2), ("class 1", "class 2")))]
 )
-def test_random_weights_have_the_classes_of_coco_unless_told(miniature, overrides, names):
-    restored, _ = checkpoint_model.load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
+def test_random_weights_have_the_classes_of_coco_unless_told(overrides, names):
+    restored, _ = load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
     assert restored.class_names == names
 
 
@@ -81,7 +81,7 @@ def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):
 
 def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, monkeypatch):
     folder = str(tmp_path)
-    inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
+    export_artifacts.export_file(MODEL, "savedmodel", tmp_path, input_image=None)
     assert "read back: 100.0% of 20 detections agree" in capsys.readouterr().out
     report = benchmark(
         MODEL, InspectOptions(batch_size=2, bm_runs=2, bm_warm_up_runs=1, saved_model_dir=folder, dllogger_path="")
@@ -93,7 +93,7 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
         variable.assign(-variable)
     monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
     with pytest.raises(RuntimeError, match="has other detections than the detector in memory"):
-        inspection.export(MODEL, "savedmodel", tmp_path, input_image=None)
+        export_artifacts.export_file(MODEL, "savedmodel", tmp_path, input_image=None)
 
 
 def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description(monkeypatch):

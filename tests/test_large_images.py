@@ -20,9 +20,8 @@ from dataset.files.image_windows import open_windows
 from dataset.input.tiling import Tiling
 from dataset.records.record_index import RecordReader, index_records
 from dataset.records.schema import decode_image, parse_record
-from efficientdet.inference import large_image
-from efficientdet.inference.large_image import LargeImage
-from efficientdet.inference.tiles import TiledDetector
+from efficientdet.inference import tiles
+from efficientdet.inference.tiles import LargeImage, TiledDetector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -115,7 +114,7 @@ def test_folds_keep_the_parts_of_an_image_together(folder):
 @pytest.mark.parametrize("whole", [False, True])
 def test_windows_of_a_file_are_detected_in_as_its_pixels_are(folder, monkeypatch, whole):
     """A detector that finds the brightest pixel; the complete image is reduced to a quarter."""
-    monkeypatch.setattr(large_image, "_OVERVIEW_SIDE", 50)
+    monkeypatch.setattr(tiles, "_OVERVIEW_SIDE", 50)
     path = str(folder / "images/aerial/large.tif")
     seen = []
 

@@ -1,11 +1,10 @@
 """Suppression by several boxes per iteration in the best candidates first, against one box of all at a time."""
 
 import numpy as np
-import onnxruntime
 import oracles
 import pytest
 import tensorflow as tf
-from onnx import TensorProto, helper
+from onnx_sessions import session_of
 
 from efficientdet.onnx_translation.graph import OnnxGraph
 from object_detection.suppression import onnx_suppression, tensor_suppression
@@ -41,20 +40,13 @@ def in_onnx(config):
     names = ("boxes", "scores", "classes")
     for tensor, name in zip(found, names, strict=True):
         graph.call_output(tensor, name)
-    nodes = graph.nodes(names)
-
-    def value(name, *shape, kind=TensorProto.FLOAT):
-        return helper.make_tensor_value_info(name, kind, ["B", *shape])
-
-    content = helper.make_graph(
-        nodes,
-        "postprocessing",
-        [value("logits", ANCHORS, CLASSES), value("deltas", ANCHORS, 4), value("sizes", 2, kind=TensorProto.INT32)],
-        [value("boxes", SLOTS, 4), value("scores", SLOTS), value("classes", SLOTS, kind=TensorProto.INT32)],
-        graph.initializers(nodes),
-    )
-    model = helper.make_model(content, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    inputs = {
+        "logits": ("float32", ["B", ANCHORS, CLASSES]),
+        "deltas": ("float32", ["B", ANCHORS, 4]),
+        "sizes": ("int32", ["B", 2]),
+    }
+    shapes = ("float32", ["B", SLOTS, 4]), ("float32", ["B", SLOTS]), ("int32", ["B", SLOTS])
+    _, session = session_of(graph, inputs, dict(zip(names, shapes, strict=True)))
 
     def detect(logits, deltas):
         sizes = np.full((len(logits), 2), 64, np.int32)

@@ -14,11 +14,10 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import live_sources
+from efficientdet.prediction import video_source
 from efficientdet.prediction.inputs import Inputs, find_inputs, recording_stem, shown_source
-from efficientdet.prediction.live_sources import NewestFrames, open_live
 from efficientdet.prediction.video import annotate_video
-from efficientdet.prediction.video_source import read_frames
+from efficientdet.prediction.video_source import NewestFrames, open_live, read_frames
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -67,9 +66,9 @@ def server(connections):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(live_sources, "_OPEN_TIMEOUT_MS", 1000)
-    monkeypatch.setattr(live_sources, "_READ_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(video_source, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(video_source, "_OPEN_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(video_source, "_READ_TIMEOUT_MS", 1000)
 
 
 def nothing(images):
@@ -154,7 +153,7 @@ def test_a_first_frame_may_take_a_moment_but_must_come(monkeypatch):
     frames = NewestFrames("rtsp://host/1", Late(3), threading.Event())
     assert next(iter(frames)).number == 1
     frames.release()
-    monkeypatch.setattr(live_sources, "_FIRST_FRAME_SECONDS", 0.2)
+    monkeypatch.setattr(video_source, "_FIRST_FRAME_SECONDS", 0.2)
     assert list(NewestFrames("rtsp://host/1", Late(10**9), threading.Event())) == []
 
 
@@ -238,10 +237,10 @@ def test_pauses_between_attempts_grow_and_start_again_after_a_long_connection(mo
 
     attempts = iter([*[None] * 6, Capture(1), Capture(400), None, None])
     threads = SimpleNamespace(Event=Event, Condition=threading.Condition, Thread=threading.Thread)
-    monkeypatch.setattr(live_sources, "threading", threads)
-    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 1.0)
-    monkeypatch.setattr(live_sources, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(live_sources, "_opened", lambda source: next(attempts, None))
+    monkeypatch.setattr(video_source, "threading", threads)
+    monkeypatch.setattr(video_source, "_FIRST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(video_source, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(video_source, "_opened", lambda source: next(attempts, None))
     frames = NewestFrames("rtsp://u:secret@host/1", Capture(1), threading.Event(), max_offline_seconds=100)
     assert [frame for frame in frames if frame is not None]
     # Six attempts fail, a connection of 0.1 s does not count, one of 40 s does
@@ -270,7 +269,7 @@ def test_the_time_without_frames_is_announced(monkeypatch):
         def release(self):
             self.released.set()
 
-    monkeypatch.setattr(live_sources, "_SECONDS_UNTIL_NONE", 0.2)
+    monkeypatch.setattr(video_source, "_SECONDS_UNTIL_NONE", 0.2)
     silent, stop = Silent(), threading.Event()
     frames = NewestFrames(0, silent, stop)
     reading = iter(frames)

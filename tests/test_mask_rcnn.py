@@ -11,7 +11,7 @@ from torch_recipe import named_shapes, recipe_weights
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.pretrained_weights import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.inference.predict import exported_network
+from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.inference.runtimes import copied
 from efficientdet.plugins.mask_rcnn.detector import FirstStage
 from efficientdet.plugins.mask_rcnn.region_layers import MasksOfClasses

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.inference.predict import exported_network
+from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.inference.runtimes import copied
 from efficientdet.plugins.mask_rcnn.proposal_anchors import centered_levels
 from efficientdet.plugins.mask_rcnn.regions import ProposalConfig, region_proposals

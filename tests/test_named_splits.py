@@ -23,8 +23,8 @@ from label_sets import (
 )
 
 from dataset.conversion.named_splits import split_of_folder, split_of_root
-from efficientdet.quickstart.configuration import QuickstartConfig
-from efficientdet.quickstart.source_fingerprint import source_fingerprint
+from efficientdet.options.quickstart import QuickstartConfig
+from efficientdet.quickstart.state import source_fingerprint
 from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"

@@ -1,5 +1,6 @@
 """The choice of images to label next: doubt and novelty, computed in other ways, and what the program writes."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -16,13 +17,13 @@ from stored_miniature import store_miniature
 
 from dataset.class_names import ClassNames, beside_records
 from dataset.files.bounded_files import LARGEST_FILE_BYTES
-from efficientdet.active_learning import next_images
-from efficientdet.active_learning.expected_gain import choose, class_weights, uncertainty
-from efficientdet.active_learning.image_views import Viewer
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.plugins.labeling import next_images
+from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
+from efficientdet.plugins.labeling.image_views import Viewer
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -119,9 +120,16 @@ def stored(tmp_path_factory):
     return folder
 
 
+@functools.cache
+def viewer_of(checkpoint):
+    return Viewer(ModelConfig(ckpt_path=checkpoint))
+
+
 @pytest.fixture(autouse=True)
 def _miniature(monkeypatch):
+    """Build the small network, and each checkpoint's once."""
     monkeypatch.setattr(restore, "build_detector", build_miniature)
+    monkeypatch.setattr(next_images, "Viewer", lambda config: viewer_of(config.ckpt_path))
 
 
 def options(folder, **changes):

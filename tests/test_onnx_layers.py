@@ -2,14 +2,12 @@
 
 import keras
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from keras import layers, ops
-from onnx import TensorProto, helper
+from onnx_sessions import session_of
 from other_family import OtherFamily, drawn
 
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.layers import add_network
@@ -24,23 +22,13 @@ VALUES = np.random.default_rng(0).normal(size=(2, *IMAGE)).astype(np.float32)
 def through_onnx(network, values):
     """Outputs of a functional network whose input is `values` as Keras has them."""
     graph = OnnxGraph()
-    outputs = {f"output {number}": ["B", *tensor.shape[1:]] for number, tensor in enumerate(network.outputs)}
+    outputs = {
+        f"output {number}": ("float32", ["B", *tensor.shape[1:]]) for number, tensor in enumerate(network.outputs)
+    }
     for tensor, name in zip(add_network(graph, network, ["x"]), outputs, strict=True):
         graph.call_output(graph.keras(tensor), name)
-    nodes = graph.nodes([*outputs])
-    model = helper.make_model(
-        helper.make_graph(
-            nodes,
-            "test",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", *values.shape[1:]])],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-            graph.initializers(nodes),
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=10,
-    )
-    onnx.checker.check_model(model)
-    return model, onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": values})
+    model, session = session_of(graph, {"x": ("float32", ["B", *values.shape[1:]])}, outputs)
+    return model, session.run(None, {"x": values})
 
 
 def assert_the_same(network, values=VALUES):

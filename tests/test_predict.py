@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from model.detection_model import DetectionModel, named_variables
 from object_detection.structures import Detections
 

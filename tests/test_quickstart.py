@@ -1,5 +1,6 @@
 """The quick start: choices, steps, repeated calls, errors; test_page_commands.py runs all of it in miniature."""
 
+import functools
 import json
 import os
 import re
@@ -20,16 +21,16 @@ from stored_miniature import store_miniature
 
 from dataset.synthetic import draw_data_set
 from efficientdet import load_detector
+from efficientdet.families import registry
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
-from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, step_timing, steps, usable_input
+from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig, QuickstartOptions
+from efficientdet.quickstart import choices, chosen_settings, initial_weights, plan, steps
 from efficientdet.quickstart.choices import StepTime
-from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.output_folder import sole_quickstart
+from efficientdet.quickstart.plan import shown_images, tile_settings
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.shown_images import shown_images, tile_settings
 from efficientdet.quickstart.steps import quickstart
 from efficientdet.weights.downloads import local_path
 from model.detection_model import named_variables
@@ -107,9 +108,7 @@ def test_the_side_is_one_at_which_objects_match_anchors():
     side, why = choices.image_side(640, 256, limits, usable=192)
     assert side == 192
     assert why == "the smallest at which objects match anchors; the steps needed for a good AP exceed the time limit"
-    assert choices.missing_minutes(192, limits) == pytest.approx(100 / 60 * (562 / (100 / 0.5625) - 1))
-    assert choices.missing_minutes(192, budget(400)) == 0
-    assert choices.enlarged((96, 128), 320, min_side=128) == (256, 320)
+    assert choices.seconds_of_trainings(None, limits, 192) == pytest.approx(562 * 0.5625)
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
@@ -230,9 +229,9 @@ def programs(tmp_path, monkeypatch):
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
-    for module in (steps, chosen_settings, step_timing):
+    for module in (steps, chosen_settings, plan):
         monkeypatch.setattr(module, "run_program", run)
-    monkeypatch.setattr(usable_input, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, fails
 
 
@@ -350,7 +349,7 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
     assert "choose: already done" in said
 
 
-def test_the_starter_detector_of_the_package(programs, tmp_path, capsys):
+def test_the_starter_detector_of_the_package(programs, tmp_path, monkeypatch, capsys):
     """It needs no network. Settings of another network or of other anchors leave it out; those of a training do not."""
     calls, _ = programs
     wanted = {"model_name": "efficientdet-lite0", "weights": None}
@@ -362,7 +361,9 @@ def test_the_starter_detector_of_the_package(programs, tmp_path, capsys):
     named = {"images": str(tmp_path), "output_dir": str(tmp_path / "named"), "weights": "efficientdet-lite0-starter"}
     quick_start.run_quickstart(QuickstartOptions(**named))
     assert "label_assignment=task_aligned," in calls[-3][1]["hparams"]
+    monkeypatch.setattr(choices, "_MIN_STARTS", 1e9)  # a start takes long
     quickstart(config(tmp_path / "anchors", **wanted, hparams="anchor_scale=3,num_scales=2"))
+    assert "label_assignment" not in calls[-3][1]["hparams"]
     said = capsys.readouterr().out
     assert "no starter detector of this package: --hparams sets anchor_scale, num_scales differently\n" in said
     assert "initial weights: backbone pretrained on ImageNet (" in said
@@ -370,7 +371,7 @@ def test_the_starter_detector_of_the_package(programs, tmp_path, capsys):
 
 def test_the_starter_detector_finds_drawn_objects(tmp_path):
     """In images that it was not trained on, by the names that its classes have there."""
-    draw_data_set(tmp_path, images={"val": 12}, image_size=(256, 256), seed=3)
+    draw_data_set(tmp_path, images={"val": 6}, image_size=(256, 256), seed=3)
     drawn = json.loads((tmp_path / "annotations" / "instances_val.json").read_text())
     names = {one["id"]: f"drawn {one['name']}" for one in drawn["categories"]}
     paths = [str(tmp_path / "val" / image["file_name"]) for image in drawn["images"]]
@@ -394,16 +395,12 @@ def is_inside(point, box):
 def test_weights_of_a_file(programs, tmp_path, monkeypatch, capsys):
     """Of Google's EfficientNet-Lite0, from an installed package, and of a detector that has nothing else."""
     calls, _ = programs
+    monkeypatch.setattr(registry, "build_detector", functools.cache(build_detector))
     backbone = local_path("efficientnet-lite0")
     quickstart(config(tmp_path / "backbone", model_name="efficientdet-lite0", weights=backbone))
     assert f"initial weights: backbone of --weights={backbone}" in capsys.readouterr().out
     assert calls[-3][1]["backbone_init"] == backbone
     assert "label_assignment=task_aligned," in calls[-3][1]["hparams"]
-    del calls[:]
-    monkeypatch.setattr(choices, "_MIN_STARTS", 1e9)  # a start takes long
-    quickstart(config(tmp_path / "short", model_name="efficientdet-lite0", weights=backbone))
-    assert "label_assignment" not in "".join(settings.get("hparams", "") for _, settings in calls)
-
     network = build_detector(hyperparameters_of("efficientdet-lite0", {}), num_classes=2).network
     arrays = {name: variable.numpy() for name, variable in named_variables(network).items()}
     save_file(arrays, tmp_path / "detector.safetensors")
@@ -441,54 +438,21 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
-    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(4))
+    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
     printed = capsys.readouterr().out
-    assert (
-        "warning: objects match anchors from an input of 256 pixels (longer side) on, which needs about --minutes="
-        in (printed)
-    )
-    needed = printed.partition("needs about --minutes=")[2].split()[0]
+    assert "that a good AP needs at 256 pixels, which need about --minutes=" in printed
+    needed = printed.partition("which need about --minutes=")[2].split()[0]
     assert f"run the same command with about --minutes={needed}, which a good AP needs" in printed
     assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
-    monkeypatch.setattr(usable_input, "smallest_usable_size", first_usable(None))
+    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(None))
     with pytest.raises(InputError, match=r"match no anchor at any input up to 640x\d+ pixels.*--hparams=image_size="):
         quickstart(config(tmp_path / "none", **wanted))
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor"]  # none but the timing
-
-
-def test_more_minutes_choose_a_larger_input(programs, tmp_path, monkeypatch, capsys):
-    calls, _ = programs
-    monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
-
-    def trained(settings):
-        settings["model_dir"].mkdir(exist_ok=True)
-        (settings["model_dir"] / "ckpt").touch()
-
-    run = steps.run_program
-    monkeypatch.setattr(
-        steps, "run_program", lambda module, settings: (run(module, settings), module == "train" and trained(settings))
-    )
-    quickstart(config(tmp_path / "out", minutes=10.0))
-    first, side = calls[-3][1], int(re.search(r"chose input size (\d+)", capsys.readouterr().out)[1])
-    del calls[:]
-    quickstart(config(tmp_path / "out", minutes=900.0))
-    assert [module for module, _ in calls] == ["train", "eval", "export"]
-    second = calls[0][1]
-    trained_before = tmp_path / "out" / f"model_{side}_pixels"
-    assert second["pretrained_ckpt"] == str(trained_before)
-    assert (trained_before / "ckpt").exists()
-    assert second["model_dir"] == first["model_dir"] == tmp_path / "out" / "model"
-    assert second["hparams"] == first["hparams"].replace("image_size=96x64", "image_size=512x352")
-    assert "chose input size 512 pixels (longer side): the model's default" in capsys.readouterr().out
-    del calls[:]
-    quickstart(config(tmp_path / "out", minutes=901.0))
-    assert calls[0][1]["hparams"] == second["hparams"]  # the size stays: the training resumes
-    assert not (tmp_path / "out" / "model_512_pixels").exists()
 
 
 def test_other_families(programs, tmp_path, monkeypatch, capsys):
@@ -505,7 +469,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (initial_weights, usable_input):  # as if it were downloaded
+    for module in (initial_weights, plan):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
@@ -549,14 +513,6 @@ def test_names_with_blanks_and_brackets(programs, tmp_path, capsys):
     assert f"python serve.py --model='{tmp_path}/run [1]/exported/detector.onnx'" in capsys.readouterr().out
 
 
-def test_format_of_the_labels(programs, tmp_path):
-    calls, fails = programs
-    fails.add("train")
-    with pytest.raises(SystemExit):
-        quickstart(config(tmp_path / "out", format="yolo"))
-    assert calls[0][1]["format"] == "yolo"
-
-
 def test_settings_of_the_conversion_may_be_corrected(programs, tmp_path):
     """An archive is unpacked before the conversion; a corrected one is unpacked again."""
     calls, fails = programs
@@ -571,7 +527,8 @@ def test_settings_of_the_conversion_may_be_corrected(programs, tmp_path):
     fails.clear()
     wanted |= {"max_bad_fraction": 0.2, "val_fraction": 0.0}
     quickstart(config(tmp_path / "out", **wanted))
-    assert (calls[0][1]["max_bad_fraction"], calls[0][1]["val_fraction"]) == (0.2, 0.0)
+    conversion = calls[0][1]
+    assert (conversion["format"], conversion["max_bad_fraction"], conversion["val_fraction"]) == ("yolo", 0.2, 0.0)
     with pytest.raises(InputError, match=r"was started with val_fraction 0\.0, not 0\.1"):
         quickstart(config(tmp_path / "out", **wanted | {"val_fraction": 0.1}))
 
@@ -654,15 +611,6 @@ def test_files_of_the_user_in_the_output_folder_stay(name, programs, tmp_path):
     assert not calls
 
 
-def test_other_files_in_the_output_folder_are_no_matter(programs, tmp_path):
-    for name in ("probe", "src"):
-        (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "file").write_text("of the user")
-    (tmp_path / "out" / "records").mkdir()  # an empty folder is used
-    quickstart(config(tmp_path / "out"))
-    assert [(tmp_path / "out" / name / "file").read_text() for name in ("probe", "src")] == ["of the user"] * 2
-
-
 def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monkeypatch):
     run, refusals = steps.run_program, []
 
@@ -672,7 +620,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
         refusals.append(str(caught.value))
         run(module, settings)
 
-    for module in (steps, chosen_settings, step_timing):
+    for module in (steps, chosen_settings, plan):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
     assert len(refusals) == 6  # convert, time, doctor, train, eval, export
@@ -717,26 +665,7 @@ def test_a_signal_is_handed_on(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
-def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
-    (tmp_path / "listening.py").write_text(
-        "import os, pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
-        "pathlib.Path('unfinished').write_text(str(os.getpid()))\nos.replace('unfinished', 'ready')\ntime.sleep(60)\n"
-    )
-    starter = start_program_in(tmp_path)
-    program = int((tmp_path / "ready").read_text())
-    starter.kill()
-    starter.wait()
-    for _ in range(3000):
-        if not is_running(program):
-            break
-        time.sleep(0.01)
-    assert not is_running(program)
-    assert (tmp_path / "saved").exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
-def test_the_programs_of_a_quick_start_that_was_killed_are_waited_for(tmp_path, capsys):
+def test_a_program_ends_with_a_quick_start_that_is_killed_and_is_waited_for(tmp_path, capsys):
     (tmp_path / "listening.py").write_text(
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), pathlib.Path('saved').touch(), sys.exit(143)))\n"
@@ -766,14 +695,6 @@ def start_program_in(folder, *, locking=None):
         assert starter.poll() is None
         time.sleep(0.01)
     return starter
-
-
-def is_running(process):
-    """Whether it exists and is no zombie: in a container no one may collect it."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_folder_may_be_the_first_argument():

@@ -33,8 +33,8 @@ from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoi
 from efficientdet.exports.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.predict import build_predict
 from efficientdet.operations import interface
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate

@@ -13,7 +13,7 @@ PROGRAM = """
 import ctypes, faulthandler, gc, signal
 faulthandler.enable()
 import numpy as np
-from efficientdet.inference.predict import exported_network
+from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.devices.runtime_environment import _SignalStack
 from miniature import miniature_detector
 

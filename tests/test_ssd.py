@@ -15,7 +15,7 @@ from dataset.input.resize import Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.model import onnx_model

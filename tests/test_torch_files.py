@@ -1,13 +1,16 @@
-"""Files of torch read without torch. torch 2.13 wrote the fixtures (testdata/README.md); wrong files are built
-byte by byte."""
+"""Files of torch read without torch. torch 2.13 wrote the fixtures (testdata/README.md); wrong files and attacks are
+built byte by byte: each ends in one line, runs nothing and takes little memory."""
 
 import argparse
 import collections
 import datetime
+import io
+import os
 import pathlib
 import pickle
 import random
 import struct
+import tarfile
 import tracemalloc
 import zipfile
 
@@ -16,7 +19,7 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.weights import torch_files
+from efficientdet.plugins.torch_weights import torch_files
 from efficientdet.weights.readers import reader_of
 from program_support.errors import InputError
 
@@ -31,10 +34,33 @@ IN_TAR = {
     "shared.b",
 }  # types of 2017
 SIX = np.arange(6, dtype=np.float32)
+HUGE = b"\x8b" + struct.pack("<i", 3 * 2**20) + b"\x01" * (3 * 2**20)  # an integer of millions of digits
+ORDERED = named("collections", "OrderedDict")
+REBUILD = named("torch._utils", "_rebuild_tensor_v2")
+PAIR = tuple_of(text("a"), integer(1))
+LAUGHS = text("ha") + b"q\x010" + b"h\1h\1\x86q\x010" * 60 + b"h\1"  # a tuple of two tuples of two ..: 2^60 texts
+DEEP = b")" + b"\x85" * 150_000
 
 
 def read(path):
     return reader_of(path).read(path)
+
+
+def message_of(path, content):
+    """The message of reading `content`, which must be one line and take little memory; None where it can be read."""
+    path.write_bytes(content)
+    found = None
+    tracemalloc.start()
+    try:
+        read(path)
+    except InputError as error:
+        found = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 300e6
+    assert found is None or (found.startswith(f"{path}: ") and len(found) < 2000 and found.isprintable())
+    return found
 
 
 @pytest.fixture
@@ -210,48 +236,64 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
         (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
         (dictionary(a=tensor((7,))), "expected a view of its storage of 6 numbers"),
         (dictionary(a=tensor((2,), offset=5)), "expected a view of its storage"),
-        (dictionary(a=tensor((2, 2), (5, 1))), "expected a view of its storage"),
         (dictionary(a=tensor((2**40,), (0,))), "expected at most the"),
-        (dictionary(a=tensor((0, 2**40, 2**40), (1, 1, 1))), "expected at most the"),
         (dictionary(a=tensor((0, 2**62), (1, 1))), "from 0 to 281474976710656"),
         (dictionary(a=tensor((-1,))), "expected integers from 0"),
-        (dictionary(a=tensor((6,), (-1,), 5)), "expected integers from 0"),
         (dictionary(a=tensor((6,), offset=-1)), "expected integers from 0"),
         (dictionary(a=tensor((6,), (1, 1))), "as many strides as dimensions"),
         (dictionary(a=tensor((1,) * 17, (1,) * 17)), "as many strides as dimensions, at most 16"),
+        (b"}r\xff\xff\xff\x7f", ""),  # a memo of 2^31 places
+        (b"\x8d" + struct.pack("<Q", 2**40) + b"text", ""),  # a text of 1 TB
+        (b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1", ""),  # a number of 2 GB
+        (b"\x95" + struct.pack("<Q", 2**60), ""),  # a frame
+        (b"N" + b"0N" * 500_000, "has more than 1000000 operations"),
+        (call(named("builtins", "getattr"), named("os", "path"), text("os")), "refers to builtins.getattr"),
+        (named("collections", "OrderedDict.__init__.__globals__"), "refers to collections.OrderedDict.__init__"),
+        (
+            text("torch._utils") + text("_rebuild_tensor.__globals__") + b"\x93",
+            "torch._utils._rebuild_tensor.__globals__",
+        ),
+        (named("copyreg", "_reconstructor"), "refers to copyreg._reconstructor"),
+        (named("torch", "load"), "refers to torch.load"),
+        (call(call(ORDERED), text("x")), "'Dictionary' object is not callable"),
+        (REBUILD + dictionary(__defaults__=tuple_of(integer(1))) + b"b", "gives a state to a function"),
+        (named("torch", "FloatStorage") + dictionary(number=text("O")) + b"b", "gives a state to a StorageKind"),
+        (storage() + dictionary(count=integer(2**40)) + b"b", "gives a state to a Storage"),
+        (b"N" + tuple_of(integer(1)) + b"Q", "has the persistent id (1,)"),
+        (LAUGHS + b"Q", "has the persistent id (("),
+        (tuple_of(text("storage"), LAUGHS, text("0"), text("cpu"), integer(6)) + b"Q", "has a storage ('storage', (("),
+        (tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), HUGE) + b"Q", "ValueError"),
+        (DEEP, "holds a tuple"),
+        (LAUGHS, "holds a tuple"),
+        (dictionary(a=LAUGHS), "its entry 'a' is a tuple"),
+        (b"}" + LAUGHS + b"Ns", "a key that is a tuple"),
+        (b"(" + LAUGHS + b"Nd", "a key that is a tuple"),
+        (call(ORDERED, b"](" + tuple_of(LAUGHS, b"N") + b"e"), "a key that is a tuple"),
+        (b"(" + LAUGHS + b"\x91", "the operation FROZENSET"),
+        (b"}" + HUGE + b"Ns", "a key that is a int"),
+        (HUGE, "holds a int"),
+        (
+            dictionary(a=call(REBUILD, storage(), integer(0), tuple_of(HUGE), tuple_of(integer(1)))),
+            "from 0 to 281474976710656",
+        ),
+        (dictionary(a=call(REBUILD, storage(), LAUGHS, LAUGHS, LAUGHS)), "from 0 to 281474976710656"),
+        (dictionary(a=call(REBUILD, *[b"N"] * 100_000)), "positional arguments"),
+        (b"\x96" + struct.pack("<Q", 2**40), "the operation BYTEARRAY8"),
+        (b"\x8e" + struct.pack("<Q", 2**40), "the operation BINBYTES8"),
+        (b"2" * 10, "the operation DUP"),
+        (b"\xff", "the operation 255"),
+        (b"", "IndexError"),
+        (b"h\7", "UnpicklingError"),
+        (b"I" + b"9" * 100_000 + b"\n", "ValueError"),
+        (b"\x80\x63", "unsupported pickle protocol"),
     ],
 )
-def test_wrong_content_is_told_in_one_line(file, value, message):
-    with pytest.raises(InputError, match=message) as caught:
-        read(file(zipped(value)))
-    assert "\n" not in str(caught.value)
+def test_wrong_content_is_told_in_one_line(tmp_path, value, message):
+    assert message in message_of(tmp_path / "a.pth", zipped(value))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"}r\xff\xff\xff\x7f",  # a memo of 2^31 places
-        b"\x8d" + struct.pack("<Q", 2**40) + b"text",  # a text of 1 TB
-        b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1",  # a number of 2 GB
-        b"\x95" + struct.pack("<Q", 2**60),  # a frame
-        b"]" + b"\x85" * 100_000,  # a tuple in a tuple ..
-        b"}]" + b"\x85" * 100_000 + b"Ns",  # .. as a key
-    ],
-)
-def test_a_pickle_takes_no_more_memory_than_it_is_long(file, value):
-    path = file(zipped(value))
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError):
-            read(path)
-        assert tracemalloc.get_traced_memory()[1] < 200e6
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_pickle_of_too_many_operations_is_refused(file):
-    with pytest.raises(InputError, match="has more than 1000000 operations"):
-        read(file(zipped(b"N" + b"0N" * 500_000)))
+def test_nothing_of_an_attack_stays_in_the_process():
+    assert read(TESTDATA / "torch_zip.pth")
 
 
 ONE = dictionary(a=tensor())
@@ -266,7 +308,7 @@ ONE = dictionary(a=tensor())
         (zipped(ONE, members={"archive/data.pkl": None}), "with 0 data.pkl"),
         (zipped(ONE, members={"archive/data/0": None}), "'data/0' is missing; expected 24 bytes"),
         (zipped(ONE, numbers=bytes(23)), "has 23 bytes; expected 24 bytes"),
-        (zipped(ONE).replace(NUMBERS, bytes(24)), "damaged.*Bad CRC-32"),
+        (zipped(ONE).replace(NUMBERS, bytes(24)), "Bad CRC-32"),
         (zipped(b"]" * (8 * 2**20 + 1)), "pickle has more than 8388608 bytes"),
         (zipped(ONE)[:-5], "damaged zip"),
         (b"PK\3\4", "damaged zip"),
@@ -274,10 +316,8 @@ ONE = dictionary(a=tensor())
         (b"GIF89a" + bytes(500), "begins with b'GIF89a"),
     ],
 )
-def test_wrong_zips_are_told_in_one_line(file, content, message):
-    with pytest.raises(InputError, match=message) as caught:
-        read(file(content))
-    assert "\n" not in str(caught.value)
+def test_wrong_zips_are_told_in_one_line(tmp_path, content, message):
+    assert message in message_of(tmp_path / "a.pth", content)
 
 
 @pytest.mark.parametrize(("place", "value"), [(8, 1), (10, zipfile.ZIP_DEFLATED), (10, zipfile.ZIP_LZMA)])
@@ -377,6 +417,76 @@ def test_damaged_files_are_read_or_refused(tmp_path, name):
             refused.append(str(error))
     assert len(refused) > 200
     assert all(message.startswith(str(path)) and "\n" not in message for message in refused)
+
+
+class Runs:
+    """Pickled by Python itself as a call of os.system."""
+
+    def __reduce__(self):
+        return os.system, ("touch touched",)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_of_python_that_calls_the_shell_is_refused(tmp_path, monkeypatch, protocol):
+    monkeypatch.chdir(tmp_path)
+    value = pickle.dumps({"a": Runs()}, protocol).removesuffix(b".")
+    assert f"refers to {os.system.__module__}.system" in message_of(tmp_path / "a.pth", zipped(value))
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_list_of_pairs_is_copied_once(tmp_path):
+    """A short file would fill the memory with 20 million entries."""
+    pairs = b"](" + b"".join(tuple_of(text(f"{number:05}"), integer(1)) for number in range(10_000)) + b"eq\1"
+    again = ORDERED + b"q\2]q\3" + pairs + b"(" + b"h\2h\1\x85R" * 2000 + b"l"
+    assert "holds a list" in message_of(tmp_path / "a.pth", zipped(again))
+    once = call(ORDERED, b"](" + tuple_of(text("a"), tensor()) + b"e")
+    assert message_of(tmp_path / "b.pth", zipped(once)) is None
+
+
+def tar_of(**changed):
+    """torch_tar.pth with changes of its members: name -> function of its TarInfo."""
+    content = io.BytesIO()
+    with tarfile.open(TESTDATA / "torch_tar.pth") as read, tarfile.open(fileobj=content, mode="w") as written:
+        for member in read:
+            data = read.extractfile(member)
+            changed.get(member.name, lambda info: None)(member)
+            written.addfile(member, data if member.isfile() else None)
+    return content.getvalue()
+
+
+def link(info):
+    info.type, info.linkname, info.size = tarfile.SYMTYPE, "/etc/passwd", 0
+
+
+def outside(info):
+    info.name = f"../../{info.name}"
+
+
+def with_size(size):
+    """The tar with another size in the first header, in the base of 256 that GNU's tar writes large ones in."""
+    content = bytearray(tar_of())
+    content[124:136] = b"\x80" + size.to_bytes(11, "big") if size >= 0 else (256**12 + size).to_bytes(12, "big")
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    return bytes(content)
+
+
+def test_attacks_in_a_tar_end_in_one_line(tmp_path):
+    path = tmp_path / "a.pth"
+    extended = tarfile.TarInfo("storages")
+    extended.type, extended.size = tarfile.XHDTYPE, 2**33
+    numbers = extended.tobuf() + b"1" * 10**6
+    for content, message in (
+        (tar_of(storages=link), "a tar without storages"),
+        (with_size(2**60), "cut short|without|damaged"),
+        (with_size(-512), "cut short|without|damaged"),
+        (numbers, "cut short|without|damaged"),
+    ):
+        found = message_of(path, content)
+        assert found, message
+        assert any(part in found for part in message.split("|")), found
+    assert message_of(path, tar_of(storages=outside, pickle=outside)) is None  # only the last part of a name matters
+    assert sorted(os.listdir(tmp_path)) == ["a.pth"]
 
 
 def test_what_is_no_file_is_told(tmp_path):

@@ -14,7 +14,7 @@ from efficientdet.inference.detect import Detector
 from efficientdet.prediction import video as video_module
 from efficientdet.prediction.video import annotate_video
 from efficientdet.prediction.video_source import VideoSource
-from efficientdet.tracking.video_tracks import TrackSettings
+from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))

@@ -12,7 +12,7 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import live_sources, video_source
+from efficientdet.prediction import video_source
 from efficientdet.prediction.video import annotate_video
 from efficientdet.prediction.video_files import VideoFile
 from object_detection.coco.results import DetectionRows
@@ -171,8 +171,8 @@ def film(monkeypatch, tmp_path):
 
     Further cameras are found when the one before has broken off, after a moment without one.
     """
-    monkeypatch.setattr(live_sources, "_FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(live_sources, "_FIRST_FRAME_SECONDS", 0)
+    monkeypatch.setattr(video_source, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(video_source, "_FIRST_FRAME_SECONDS", 0)
 
     def film(*cameras, detect=one_dog):
         connected = iter([camera for one in cameras for camera in (one, Camera(-1))])
@@ -188,7 +188,7 @@ def film(monkeypatch, tmp_path):
             patch.setattr(
                 cv2, "VideoCapture", lambda source: next(connected, Camera(-1)) if source == 0 else read_file(source)
             )
-            patch.setattr(live_sources, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+            patch.setattr(video_source, "time", SimpleNamespace(monotonic=lambda: next(clock)))
             annotate_video(
                 Detector(detect_and_ask, NAMES),
                 0,
@@ -236,7 +236,13 @@ def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys
         return one_dog(images)
 
     seen, stopped = [], threading.Event()
-    monkeypatch.setattr(video_source, "threading", SimpleNamespace(Event=lambda: stopped))
+    events = iter([stopped])  # the first one is that of the source
+    threads = SimpleNamespace(
+        Event=lambda: next(events, None) or threading.Event(),
+        Condition=threading.Condition,
+        Thread=threading.Thread,
+    )
+    monkeypatch.setattr(video_source, "threading", threads)
     _, frames = film(Camera(8), detect=detect)
     assert seen == [1] * 3
     assert len(frames) == 7

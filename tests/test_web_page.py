@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import subprocess
 import tarfile
 import threading
 from functools import partial
@@ -11,24 +9,23 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import numpy as np
-import onnxruntime
 import pytest
 from chromium import PROGRAM, chromium
 from miniature import miniature_detector
-from onnx import TensorProto, helper
+from onnx_sessions import session_of
 from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.description import Description
-from efficientdet.exports import web_page
-from efficientdet.exports.web_page import RUNTIME, web_page_detector, write_web_page
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.resize import add_resize
+from efficientdet.plugins.small_devices import web_page
+from efficientdet.plugins.small_devices.image_model import add_resize, image_model_detector
+from efficientdet.plugins.small_devices.web_page import RUNTIME, write_web_page
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError
@@ -55,20 +52,8 @@ NO_RUNTIME = "ONNX Runtime Web is not in the cache; an export with --formats=web
 def test_the_graph_resizes_as_infer_does(rule):
     graph = OnnxGraph()
     scales = add_resize(graph, rule, "image", images="images", sizes="sizes")
-    outputs = {"images": TensorProto.UINT8, "sizes": TensorProto.INT32, scales: TensorProto.FLOAT}
-    nodes = graph.nodes(list(outputs))
-    model = helper.make_model(
-        helper.make_graph(
-            nodes,
-            "resize",
-            [helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])],
-            [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
-            graph.initializers(nodes),
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=10,
-    )
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = {"images": ("uint8", [None] * 4), "sizes": ("int32", [None] * 2), scales: ("float32", [None])}
+    _, session = session_of(graph, {"image": ("uint8", ["h", "w", 4])}, outputs)
     for size in ((48, 64), (7, 5), (123, 311), (300, 20), (64, 96)):
         image = np.random.default_rng(0).integers(0, 256, (*size, 4), np.uint8)
         pixels, valid, found_scales = session.run(list(outputs), {"image": image})
@@ -127,7 +112,7 @@ def test_the_folder_and_its_detections(page):
     images = [noise(64, 64), noise(50, 121), noise(200, 90)]
     predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
     wanted = Detector.resizing(predict, resize=Letterbox((64, 64)), description=DESCRIPTION).detect(images)
-    for found, expected in zip(web_page_detector(folder, DESCRIPTION)(images), wanted, strict=True):
+    for found, expected in zip(image_model_detector(folder, DESCRIPTION)(images), wanted, strict=True):
         assert len(found.scores) == len(expected.scores) == 20
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
@@ -143,41 +128,6 @@ def test_without_a_connection_the_error_is_one_line(tmp_path, monkeypatch):
     assert not (tmp_path / "web").exists()
 
 
-NODE = """
-import fs from "node:fs";
-const [folder, height, width] = process.argv.slice(1);
-const ort = await import(`${folder}/onnxruntime.mjs`);
-ort.env.wasm.numThreads = 1;
-const session = await ort.InferenceSession.create(new Uint8Array(fs.readFileSync(`${folder}/detector.onnx`)));
-const pixels = new Uint8Array(fs.readFileSync(0));
-const found = await session.run({image: new ort.Tensor("uint8", pixels, [Number(height), Number(width), 4])});
-console.log(JSON.stringify(Object.fromEntries(Object.entries(found).map(([name, {data}]) => [name, [...data]]))));
-"""
-
-
-@pytest.mark.skipif(not (HAS_RUNTIME and shutil.which("node")), reason=f"{NO_RUNTIME}; or Node is not installed")
-def test_webassembly_finds_the_same(page, tmp_path):
-    folder, _ = page
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "onnxruntime.js").rename(tmp_path / "onnxruntime.mjs")  # Node goes by the suffix
-    with tarfile.open(cache_folder() / RUNTIME.file) as package:  # of one more file, which the bundle has for browsers
-        loader = package.extractfile("package/dist/ort-wasm-simd-threaded.mjs").read()
-    (tmp_path / "ort-wasm-simd-threaded.mjs").write_bytes(loader)
-    image = noise(50, 121)
-    done = subprocess.run(
-        ["node", "--input-type=module", "--eval", NODE, tmp_path, "50", "121"],
-        input=np.concatenate([image, image[..., :1]], axis=-1).tobytes(),
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    found = json.loads(done.stdout)
-    [wanted] = web_page_detector(folder, DESCRIPTION)([image])
-    np.testing.assert_allclose(found["scores"], wanted.scores, atol=1e-5)
-    np.testing.assert_array_equal(np.array(CLASSES.category_ids)[found["classes"]], wanted.category_ids)
-    np.testing.assert_allclose(np.reshape(found["boxes"], (-1, 4)), wanted.boxes, atol=1e-2)
-
-
 @pytest.mark.skipif(not HAS_RUNTIME, reason=NO_RUNTIME)
 @pytest.mark.skipif(not PROGRAM, reason="no Chromium is installed; on Debian: apt install chromium")
 def test_in_a_browser_from_a_static_file_server(page, tmp_path):
@@ -185,7 +135,7 @@ def test_in_a_browser_from_a_static_file_server(page, tmp_path):
     image = noise(50, 121)
     Image.fromarray(image).save(tmp_path / "noise.png")
     (tmp_path / "broken.png").write_bytes((tmp_path / "noise.png").read_bytes()[:200])
-    [wanted] = web_page_detector(folder, DESCRIPTION)([image])
+    [wanted] = image_model_detector(folder, DESCRIPTION)([image])
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietFiles, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

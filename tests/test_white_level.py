@@ -19,15 +19,14 @@ from dataset.records.record_index import index_records
 from efficientdet.checkpoints.description import Description
 from efficientdet.evaluation.image_folder import read_images, records_of_images
 from efficientdet.inference.detect import Detector
-from efficientdet.onnx_translation.calibration import calibration_of_files
+from efficientdet.onnx_translation.quantization import calibration_of_files
 from efficientdet.operations import train_model
 from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
-from efficientdet.serving.batching import Batcher, ServedModel
-from efficientdet.serving.metrics import Metrics
+from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError

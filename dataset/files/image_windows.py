@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cv2
 import numpy as np
 
 from dataset.files.bounded_files import open_image_file
@@ -131,6 +130,8 @@ class _DecodedImage(ImageWindows):
         return self._pixels[top:bottom, left:right].copy()
 
     def reduced(self, size: tuple[int, int]) -> np.ndarray:
+        import cv2  # 30 ms
+
         return cv2.resize(self._pixels, size[::-1], interpolation=cv2.INTER_AREA)
 
 

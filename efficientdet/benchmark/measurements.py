@@ -5,16 +5,16 @@ backends and, under JAX, without TensorFlow.
 """
 
 import importlib.util
+import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dataset.files.image_files import read_image
-from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
-from efficientdet.benchmark.latency_report import table, write_report
-from efficientdet.benchmark.stages import Images, measure_detector, preprocess
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import (
     backend_name,
@@ -25,11 +25,11 @@ from efficientdet.devices.device import (
     to_device,
     trace,
     versions,
+    wait,
 )
 from efficientdet.devices.runtime import start_runtime
-from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.predict import build_predict
-from efficientdet.inference.runtimes import Predictor
+from efficientdet.inference.checkpoint_model import build_predict, load_model
+from efficientdet.inference.runtimes import Predictor, fetched
 from efficientdet.options.export import InspectOptions
 from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
@@ -38,10 +38,218 @@ from program_support.processor import processor_name
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-_RANDOM_INPUT = "random pixels, new for each run"
+
+class Latency(NamedTuple):
+    """Latency of one stage over the runs, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class Run(NamedTuple):
+    """Seconds and detections of one run of a benchmark."""
+
+    seconds: dict[str, float]  # key: stage
+    detections: float  # mean per image
 
 
 Measure = Callable[[], Run]
+
+
+def latency_of(seconds: Sequence[float]) -> Latency:
+    """Return mean and percentiles of at least one sample, linearly interpolated (Hyndman and Fan's type 7).
+
+    The reference's "latency_90" is the mean of the fastest nine tenths, which is below the mean of all.
+    """
+    samples = np.asarray(seconds, np.float64)
+    return Latency(float(samples.mean()), *np.percentile(samples, (50, 90, 95, 99)).tolist())
+
+
+def timed_runs(measure: Measure, *, warm_up_runs: int, runs: int) -> tuple[Run, list[Run]]:
+    """Return the first run, which compiles, and the runs after the warm-up, which includes the first."""
+    started = time.perf_counter()
+    first = measure()
+    print(f"first run, with compilation: {time.perf_counter() - started:.1f} s", flush=True)
+    started = time.perf_counter()
+    for _ in range(warm_up_runs - 1):
+        measure()
+    if warm_up_runs > 1:
+        each = (time.perf_counter() - started) / (warm_up_runs - 1)
+        print(f"{runs} runs follow, about {each * runs:.0f} s", flush=True)
+    return first, [measure() for _ in range(runs)]
+
+
+def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, Any]:
+    """Return latencies and rates by stage; the compilation time is the first run minus the median."""
+    latencies = {stage: latency_of([run.seconds[stage] for run in runs]) for stage in runs[0].seconds}
+    return {
+        "batch_size": batch_size,
+        "runs": len(runs),
+        "latency_ms": {
+            stage: {name: 1000 * value for name, value in latency._asdict().items()}
+            for stage, latency in latencies.items()
+        },
+        "images_per_s": {stage: batch_size / latency.mean for stage, latency in latencies.items()},
+        "compile_s": {
+            stage: max(first.seconds[stage] - latency.p50, 0.0)
+            for stage, latency in latencies.items()
+            if stage != "preprocessing"
+        },
+        "detections_per_image": float(np.mean([run.detections for run in runs])),
+    }
+
+
+def timed(call: Callable) -> tuple[float, Any]:
+    """Return the seconds of a call and its result."""
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result
+
+
+PHOTOGRAPH = (480, 640)  # height, width of the input of preprocessing: the usual size in COCO
+
+
+class Images:
+    """Images for each run: new random pixels, or the same photograph."""
+
+    def __init__(
+        self,
+        photograph: np.ndarray | None,
+        *,
+        size: tuple[int, int],
+        batch_size: int,
+        resize: "ResizeRule | None" = None,
+    ):
+        """Prepare images; size: of the network's input; resize: the resize rule for a photograph."""
+        self._photograph, self._size, self._batch_size, self._resize = photograph, size, batch_size, resize
+        self._random = np.random.default_rng(0)
+
+    def photographs(self) -> list[np.ndarray]:
+        """Return a batch of images [h, w, 3] uint8 in camera size."""
+        if self._photograph is not None:
+            return [self._photograph] * self._batch_size
+        return list(self._noise(PHOTOGRAPH))
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in a `Batch`."""
+        if self._photograph is not None:
+            assert self._resize is not None
+            return preprocess(self.photographs(), self._resize)
+        return (
+            self._noise(self._size),
+            np.full((self._batch_size, 2), self._size, np.int32),
+            np.ones((self._batch_size, 2), np.float32),
+        )
+
+    def _noise(self, size: tuple[int, int]) -> np.ndarray:
+        return self._random.integers(0, 256, (self._batch_size, *size, 3), np.uint8)
+
+
+def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Resize images [h, w, 3] uint8 on the host as infer.py does; return a batch as `Images.batch` does."""
+    boxed = [[np.asarray(part) for part in resize(image)] for image in photographs]
+    images, sizes, scales = (np.stack(parts) for parts in zip(*boxed, strict=True))
+    return images, sizes, scales
+
+
+def measure_detector(predict: Predictor, images: Images, *, preprocessing: Callable | None) -> Run:
+    """Time one run of each stage in turn, so that other load on the machine affects all of them equally.
+
+    Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied
+    for the stages, because the images of a batch share memory: end to end takes less than the sum of the stages.
+    """
+    seconds = {}
+    if preprocessing:
+        photographs = images.photographs()
+        seconds["preprocessing"], _ = timed(lambda: preprocessing(photographs))
+    batch = to_device(*images.batch())
+    seconds |= _parts(predict, batch)
+    seconds["end_to_end"], detections = timed(lambda: predict(*batch))
+    return Run(seconds, float(detections.valid.sum(axis=1).mean()))
+
+
+def _parts(predict: Predictor, batch: Sequence) -> dict[str, float]:
+    """Time the stages; a separate function, so that their outputs are freed before the end-to-end run."""
+    network, outputs = timed(lambda: wait(predict.outputs(*batch[:2])))
+    post_processing, _ = timed(lambda: fetched(predict.postprocess(outputs, batch[1])))
+    return {"network": network, "post_processing": post_processing}
+
+
+_LOG_UNITS = {
+    "inference_fps": "images/s",
+    "inference_latency_ms": "ms",
+    "latency_avg": "s",
+    "latency_90": "s",
+    "latency_95": "s",
+    "latency_99": "s",
+}
+
+
+def table(report: Mapping[str, Any]) -> list[str]:
+    """Return the report as lines for a console."""
+    lines = [
+        f"{name:<22} {report[name]}"
+        for name in (
+            "model",
+            "weights",
+            "runtime",
+            "device",
+            "load_average",
+            "precision",
+            "batch_size",
+            "runs",
+            "input",
+        )
+    ]
+    lines.append(f"{'image_size':<22} {report['image_size'][0]} x {report['image_size'][1]}")
+    lines.append(f"{'versions':<22} {', '.join(f'{name} {version}' for name, version in report['versions'].items())}")
+    if report.get("candidates_per_image") is not None:
+        lines.append(
+            f"{'candidates_per_image':<22} {report['candidates_per_image']} above score {report['score_threshold']}"
+        )
+    lines.append(f"{'detections_per_image':<22} {report['detections_per_image']:.1f}")
+    for place in ("host", "device"):
+        peak = report[f"peak_{place}_memory_bytes"]
+        lines.append(f"{f'peak {place} memory':<22} {'-' if peak is None else f'{peak / 2**20:.0f} MiB'}")
+    heads = (*Latency._fields, "images/s", "compile s")
+    lines += ["", f"{'ms per batch':<16}" + "".join(f"{head:>10}" for head in heads)]
+    for stage, latency in report["latency_ms"].items():
+        values = [*(latency[name] for name in Latency._fields), report["images_per_s"][stage]]
+        values += [report["compile_s"][stage]] if stage in report["compile_s"] else []
+        lines.append(f"{stage:<16}" + "".join(f"{value:>10.2f}" for value in values))
+    return lines
+
+
+def log_values(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return end-to-end values under the reference's names; latency_90 etc. are percentiles here."""
+    latency = report["latency_ms"]["end_to_end"]
+    return {
+        "inference_fps": report["images_per_s"]["end_to_end"],
+        "inference_latency_ms": latency["mean"],
+        "latency_avg": latency["mean"] / 1000,
+        **{f"latency_{percent}": latency[f"p{percent}"] / 1000 for percent in (90, 95, 99)},
+    }
+
+
+def write_report(report: Mapping[str, Any], *, log_file: str | None, output_json: str | None) -> None:
+    """Write, if requested, the log in dllogger's format and the complete report as JSON."""
+    if log_file:
+        from efficientdet.run_log.journal import Journal
+
+        path = Path(log_file)
+        with Journal(path.parent, file_name=path.name, units=_LOG_UNITS) as journal:
+            journal.log((), log_values(report))
+    if output_json:
+        Path(output_json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {output_json}")
+
+
+_RANDOM_INPUT = "random pixels, new for each run"
+
+
 Describe = Callable[[], dict[str, Any]]  # called after the runs
 
 
@@ -53,7 +261,16 @@ def benchmark(model: ModelConfig, options: InspectOptions) -> dict[str, Any]:
         with trace(options.trace_filename):
             measure()
         print(f"wrote a trace of one run: {options.trace_filename}")
-    report = {**_machine(), **describe(), **figures(first, runs, batch_size=options.batch_size)}
+    report = {
+        "backend": backend_name(),
+        "device": device_name(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "versions": versions(),
+        "peak_host_memory_bytes": peak_host_memory(),
+        "peak_device_memory_bytes": peak_device_memory(),
+        **describe(),
+        **figures(first, runs, batch_size=options.batch_size),
+    }
     print("\n".join(table(report)))
     write_report(report, log_file=options.dllogger_path, output_json=options.output_json)
     return report
@@ -154,16 +371,4 @@ def _exported_runtime(model: ModelConfig) -> dict[str, Any]:
         "precision": "int8" if model.int8_images else "float32",
         "device": processor_name(),
         "peak_device_memory_bytes": None,
-    }
-
-
-def _machine() -> dict[str, Any]:
-    """Return facts about the machine: backend, device, load, versions, and peak memory."""
-    return {
-        "backend": backend_name(),
-        "device": device_name(),
-        "load_average": round(os.getloadavg()[0], 2),
-        "versions": versions(),
-        "peak_host_memory_bytes": peak_host_memory(),
-        "peak_device_memory_bytes": peak_device_memory(),
     }

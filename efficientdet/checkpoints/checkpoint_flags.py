@@ -4,7 +4,6 @@ from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.flag_paths import typed_name
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.families.published_files import published_files
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError, nearest_name
@@ -34,6 +33,8 @@ def existing_backbone(path: str | None) -> str | None:
     Raises:
         InputError: it is neither `imagenet` nor an existing file.
     """
+    from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+
     if path and Path(path, "saved_model.pb").is_file():
         path = str(Path(path, "variables", "variables"))
     if path and path != PRETRAINED_BACKBONE:

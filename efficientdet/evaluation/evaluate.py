@@ -17,8 +17,7 @@ from efficientdet.evaluation.evaluation_report import EvaluationReport, error_pl
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.evaluation.suspect_page import write_suspects
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.checkpoint_model import load_model
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.options.evaluate import EvaluateOptions
 from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis

@@ -1,9 +1,11 @@
-"""Comparison of exported files with their checkpoint: detections, AP, time and quantization error."""
+"""Comparison of exported files with their checkpoint: detections, AP and time."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,22 +14,73 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds, with_default_thresholds
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
-from efficientdet.exports.agreement import compare_detections
-from efficientdet.exports.artifact_table import MOST_LOST, Artifact, Quality
-from efficientdet.exports.export_config import ExportConfig
+from efficientdet.exports.artifact_pages import MOST_LOST, Artifact, Quality
 from efficientdet.exports.export_format import ExportFormat
-from efficientdet.exports.timing import medians_in_turns, split_times, times
 from efficientdet.inference.detect import Detect
-from efficientdet.onnx_translation.calibration import calibration_of_files, calibration_of_records
+from efficientdet.onnx_translation.quantization import calibration_of_files, calibration_of_records
+from efficientdet.options.export import ExportOptions
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_differences, resampled
 from object_detection.coco.matching import Comparison
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.run_length_masks import decoded
+from object_detection.geometry.box_geometry import pairwise_iou
+from program_support.checked_fields import checked
 
+BATCHES = (1, 2, 8)  # batch sizes in which files are compared
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
-_FEWEST_RUNS = 3  # timed runs on an image, if its tiles take the time of many images
+SAME_OBJECT_IOU = 0.75  # int8 rounding moves sides; boxes above it are one object's
+_FEWEST_RUNS = 3  # timed runs on an image, if its tiles take the time of many images; also runs before the timed ones
 _MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
+
+
+@checked
+class ExportConfig(ExportOptions):
+    """Options of an export with resolved paths and formats. Compared are `images`, else records, else random noise."""
+
+    output_dir: str
+    records: tuple[str, ...] = ()  # AP is measured on them; (): it is not measured
+    calibration_images: tuple[str, ...] = ()  # image files; (): use `calibration_records`
+    calibration_records: tuple[str, ...] = ()
+
+
+class Agreement(NamedTuple):
+    """Agreement of two lists of detections of an image."""
+
+    compared: int
+    share: float  # fraction of detections of both lists with a partner in the other
+    score_difference: float  # largest difference between detections of equal rank
+    box_difference: float = 0.0  # largest difference of a side between partners in pixels
+
+
+def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
+    """Compare the detections of an image with others, ignoring those with scores below the thresholds.
+
+    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within
+    `pixels`, or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
+    """
+    shown, others_shown = (
+        np.ones(len(rows.scores), bool) if thresholds is None else rows.scores >= thresholds.of(rows.category_ids)
+        for rows in (ours, others)
+    )
+    count, total = int(shown.sum()), int(shown.sum() + others_shown.sum())
+    if not total:
+        return Agreement(0, 1.0, 0.0)
+    distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
+    if pixels is None:
+        near = np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    else:
+        near = distances <= pixels
+    partners = near & (ours.category_ids[:, None] == others.category_ids[None])
+    pairs = {}
+    for row, others_near in enumerate(partners):  # the best score first
+        if candidates := [other for other in np.flatnonzero(others_near).tolist() if other not in pairs]:
+            pairs[min(candidates, key=distances[row].__getitem__)] = row
+    share = sum(int(shown[row]) + int(others_shown[other]) for other, row in pairs.items()) / total
+    common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
+    difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
+    farthest = max((float(distances[row, other]) for other, row in pairs.items()), default=0.0)
+    return Agreement(count, share, float(difference), farthest)
 
 
 class ArtifactComparison:
@@ -66,22 +119,21 @@ class ArtifactComparison:
 
     def artifact(self, form: ExportFormat, path: Path) -> Artifact:
         """Return the table row of a file."""
-        detect = form.open_for(self.restored, path)
-        if detect is None:
-            agreements = form.compare_inputs(self.restored, path, self._images, pixels=PIXELS)
-        else:
-            detected = [rows for size in form.batches for rows in _in_batches(detect, self._images, size)]
-            pixels = None if form.calibrates else PIXELS
-            agreements = [
-                compare_detections(expected, ours, pixels=pixels, thresholds=self._thresholds)
-                for ours, expected in zip(detected, self._expected * len(form.batches), strict=True)
-            ]
+        detect, agreements = form.open_for(self.restored, path), list[Agreement]()
+        if detect:
+            for size in BATCHES:
+                batches = (self._images[first : first + size] for first in range(0, len(self._images), size))
+                detected = [rows for batch in batches for rows in detect(batch)]
+                pixels = None if form.calibrates else PIXELS
+                agreements += [
+                    compare_detections(expected, ours, pixels=pixels, thresholds=self._thresholds)
+                    for ours, expected in zip(detected, self._expected, strict=True)
+                ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
         median, p99 = None, None
         if detect and not form.runs_in:
-            median, p99 = times(lambda: detect(self._images[:1]), runs=self._runs)
-        network_ms, postprocessing_ms = split_times(self.restored, form, path, self._images[0], runs=self._config.runs)
+            median, p99 = times(partial(detect, self._images[:1]), runs=self._runs)
         quality = None
         if self.measures and detect:
             measures, matched = self._measured(detect)
@@ -92,35 +144,32 @@ class ArtifactComparison:
             megabytes=round(sum(file.stat().st_size for file in form.files(path)) / 1e6, 2),
             median_ms=median,
             p99_ms=p99,
-            network_ms=network_ms,
-            postprocessing_ms=postprocessing_ms,
-            compared=compared // len(form.batches),
+            compared=compared // len(BATCHES),
             agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
             quality=quality,
-            edge_tpu=form.describe(path),
         )
 
     def drawn_image(self) -> np.ndarray:
         """Return the image with the most detections of the checkpoint, drawn into it; uint8 [h, w, 3]."""
-        description = self.restored.description
+        classes = self.restored.class_names
         thresholds = self._thresholds or ScoreThresholds(overall=0.0)
         drawn = [rows.drawn(thresholds.of(rows.category_ids), 20) for rows in self._expected]
         most = max(range(len(drawn)), key=lambda number: len(drawn[number].scores))
-        ids, rows = [entry["id"] for entry in description.categories], drawn[most]
+        rows = drawn[most]
         return draw_detections(
             self._images[most],
             rows.boxes,
-            classes=[ids.index(category_id) for category_id in rows.category_ids.tolist()],
-            names=[entry["name"] for entry in description.categories],
+            classes=np.searchsorted(classes.category_ids, rows.category_ids),
+            names=list(classes.names),
             scores=rows.scores,
             masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks],
         )
 
-    def milliseconds(self, files: Mapping[ExportFormat, Path]) -> list[float]:
-        """Return the median milliseconds per image of files by format, which run in turns."""
-        detectors = [form.open_for(self.restored, path) for form, path in files.items()]
+    def milliseconds(self, files: Sequence[tuple[ExportFormat, Path]]) -> list[float]:
+        """Return the median milliseconds per image of files, which run in turns."""
+        detectors = [form.open_for(self.restored, path) for form, path in files]
         return medians_in_turns([partial(detect, self._images[:1]) for detect in detectors if detect], runs=self._runs)
 
     def _measured(self, detect: Detect, *, resamples: int | None = 0) -> tuple[CocoMeasures, Comparison]:
@@ -139,11 +188,8 @@ class ArtifactComparison:
         return (change.low, change.high) if change else ()
 
 
-def _in_batches(detect: Detect, images: list[np.ndarray], size: int) -> list:
-    return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
-
-
 def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tuple[float, ...] = ()) -> Quality:
+    """Return AP, its difference from the reference's, and the classes that lose more than MOST_LOST, most first."""
     losses = {name: reference.class_ap[name] - ap for name, ap in measures.class_ap.items()}
     return Quality(
         ap=measures.numbers["AP"],
@@ -151,9 +197,30 @@ def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tup
         ap_difference=measures.numbers["AP"] - reference.numbers["AP"],
         ap_difference_interval=interval,
         class_losses={
-            name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1]) if loss > MOST_LOST
+            name: losses[name] for name in sorted(losses, key=lambda name: -losses[name]) if losses[name] > MOST_LOST
         },
     )
+
+
+def times(run: Callable[[], object], *, runs: int) -> tuple[float, float]:
+    """Return median and 99th percentile in milliseconds."""
+    seconds = np.array([_seconds(run) for _ in range(_FEWEST_RUNS + runs)][_FEWEST_RUNS:])
+    return round(1e3 * float(np.median(seconds)), 2), round(1e3 * float(np.percentile(seconds, 99)), 2)
+
+
+def medians_in_turns(runs_of: Sequence[Callable[[], object]], *, runs: int) -> list[float]:
+    """Return the median milliseconds of functions that run in turns, so that they meet the same load.
+
+    Each is timed directly after another run of it, as the caches of a processor hold the data of the previous one.
+    """
+    seconds = [[(_seconds(run), _seconds(run))[1] for run in runs_of] for _ in range(runs)]
+    return np.median(1e3 * np.array(seconds), axis=0).round(2).tolist()
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:

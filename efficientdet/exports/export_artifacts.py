@@ -3,6 +3,9 @@
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
+from dataset.files.image_files import read_image
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.provenance import (
     checksums,
@@ -14,15 +17,28 @@ from efficientdet.checkpoints.provenance import (
 )
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.exports.agreement import SAME_OBJECT_IOU
-from efficientdet.exports.artifact_comparison import PIXELS, ArtifactComparison, quality_of
-from efficientdet.exports.artifact_table import TABLE_FILES, Artifact, ArtifactTable
-from efficientdet.exports.export_config import ExportConfig
-from efficientdet.exports.export_format import BATCHES, ExportFormat
+from efficientdet.exports.artifact_comparison import (
+    BATCHES,
+    PIXELS,
+    SAME_OBJECT_IOU,
+    ArtifactComparison,
+    ExportConfig,
+    compare_detections,
+    quality_of,
+)
+from efficientdet.exports.artifact_pages import (
+    CARD_FILES,
+    TABLE_FILES,
+    Artifact,
+    ArtifactTable,
+    ModelCard,
+    tiling_note,
+    write_model_card,
+)
+from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats
-from efficientdet.exports.model_card import CARD_FILES, ModelCard, tiling_note, write_model_card
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
-from efficientdet.onnx_translation.calibration import CalibrationImages, calibration_of_files, calibration_of_records
+from efficientdet.onnx_translation.quantization import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
@@ -30,6 +46,9 @@ from program_support.errors import InputError, only_warning
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
 _LEAST_AGREEMENT = 0.98
 _TRAINED = 0.05  # highest score below which a detector is considered untrained
+_LEAST_AGREEMENT_ON_NOISE = 0.95  # rounding may change the order of near-equal scores, and so the last detections
+# Score and pixels by precision
+_TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}
 
 
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
@@ -52,8 +71,7 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     formats = [export_formats()[name] for name in config.formats]
     for form in formats:
         form.check(restored.detector)
-    reference = checkpoint_detector(restored).detect
-    comparison = ArtifactComparison(restored, reference, config)
+    comparison = ArtifactComparison(restored, checkpoint_detector(restored).detect, config)
     restored = comparison.restored
     if restored.description.tiling:
         print(f"note: {tiling_note(restored.description)}")
@@ -68,13 +86,12 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         print(f"wrote {path}: {_summary(lines[-1], form)}")
     for form in formats:
         if form.float32:
-            _warn_unless_faster(comparison, form, export_formats()[form.float32], config)
-    quality = None if comparison.measures is None else quality_of(comparison.measures, comparison.measures)
+            _warn_unless_faster(comparison, form, config)
     table = ArtifactTable(
         model=restored.description.model_name,
         machine=device_name(),
         versions=versions(),
-        checkpoint=quality,
+        checkpoint=None if comparison.measures is None else quality_of(comparison.measures, comparison.measures),
         compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and "
         f"with all sides within {PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
         + ", ".join(map(str, BATCHES)),
@@ -104,6 +121,37 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     return table
 
 
+def export_file(config: ModelConfig, name: str, path: Path, *, input_image: str | None) -> None:
+    """Write a file or folder of a format, open it and compare its detections with those of the detector in memory.
+
+    Compares on `input_image`, else on random pixels.
+
+    Raises:
+        InputError: the backend or the format cannot express the detector.
+        RuntimeError: the detections differ.
+    """
+    restored, runtime = load_model(config)
+    height, width = restored.detector.image_size
+    noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
+    image = read_image(input_image) if input_image else noise
+    form = export_formats()[name]
+    form.write(restored, path)
+    print(f"wrote {path}")
+    reloaded = form.open_for(restored, path)
+    assert reloaded is not None  # the formats that inspector.py writes run here
+    score_tolerance, pixels = _TOLERANCES[runtime.precision]
+    detected = checkpoint_detector(restored).detect([image])[0]
+    agreement = compare_detections(detected, reloaded([image])[0], pixels=pixels)
+    print(
+        f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
+        f"largest difference of scores {agreement.score_difference:.2g}"
+    )
+    if agreement.share < _LEAST_AGREEMENT_ON_NOISE or agreement.score_difference > score_tolerance:
+        raise RuntimeError(f"{path}: has other detections than the detector in memory")
+    if not agreement.compared:
+        print("no detections to compare in this image; use --input_image=FILE with an image of objects")
+
+
 def _write_card(
     comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str | None
 ) -> None:
@@ -120,25 +168,20 @@ def _write_card(
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:
-    most = config.int8_samples
     if config.calibration_records:
-        return calibration_of_records(index_records(config.calibration_records), most=most)
-    return calibration_of_files(config.calibration_images, most=most)
+        return calibration_of_records(index_records(config.calibration_records), most=config.int8_samples)
+    return calibration_of_files(config.calibration_images, most=config.int8_samples)
 
 
-def _warn_unless_faster(
-    comparison: ArtifactComparison, form: ExportFormat, float32: ExportFormat, config: ExportConfig
-) -> None:
+def _warn_unless_faster(comparison: ArtifactComparison, form: ExportFormat, config: ExportConfig) -> None:
     """Print a warning if a file in 8 bits is not faster than the same in float32, in the runtime that it is for."""
-    folder = Path(config.output_dir)
+    float32 = export_formats()[form.float32 or ""]
     with tempfile.TemporaryDirectory() as temporary:
-        other = Path(temporary, float32.file)
-        if float32.name in config.formats:
-            other = folder / other.name
-        else:
+        other = Path(config.output_dir if float32.name in config.formats else temporary, float32.file)
+        if float32.name not in config.formats:
             with report_write_errors(other):
-                float32.write(comparison.restored, other, _calibration(config))
-        took, took_float32 = comparison.milliseconds({form: folder / form.file, float32: other})
+                float32.write(comparison.restored, other)
+        took, took_float32 = comparison.milliseconds([(form, Path(config.output_dir, form.file)), (float32, other)])
     if took >= took_float32:
         print(
             f"warning: {form.file} is not faster than float32 in {form.needs} on this machine: "

@@ -1,10 +1,7 @@
 """Interface of a format of exported detectors."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from efficientdet.configuration.model_config import require_package
 from program_support.errors import InputError
@@ -13,10 +10,6 @@ if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
     from efficientdet.inference.detect import Detect, Detector
     from model.detection_model import DetectionModel
-
-BATCHES = (1, 2, 8)
-NetworkInputs = tuple[np.ndarray, np.ndarray]  # images uint8 [1, H, W, 3], sizes int32 [1, 2]
-Runs = dict[str, Callable[[], object]]  # "complete", "network" or "postprocessing" -> a run of this part
 
 
 class ExportFormat:
@@ -30,7 +23,6 @@ class ExportFormat:
         needs_tensorflow: whether it is written by TensorFlow.
         calibrates: whether it has 8 bits, whose ranges are determined on calibration images.
         float32: name of the format that a file in 8 bits should be faster than.
-        batches: batch sizes in which the file is compared with its checkpoint.
         runs_in: program that runs the file if it is not timed here.
         title: name of the file type in messages.
         runtimes: runtimes of a user's file, the default first; () for a SavedModel, which TensorFlow runs.
@@ -43,7 +35,6 @@ class ExportFormat:
     needs_tensorflow = False
     calibrates = False
     float32: str | None = None
-    batches: tuple[int, ...] = BATCHES
     runs_in: str | None = None
     title = ""
     runtimes: tuple[str, ...] = ()
@@ -68,8 +59,8 @@ class ExportFormat:
         raise NotImplementedError
 
     def files(self, path: Path) -> list[Path]:
-        """Return all files that `write` wrote."""
-        return [path]
+        """Return all files that `write` wrote. Default: the file, or the files in the folder."""
+        return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
 
     def runtime_of(self, path: str, runtime: str, *, asked_by: str) -> str:
         """Return the chosen runtime of a user's file, or for "keras" the file's default.
@@ -103,17 +94,3 @@ class ExportFormat:
         None if the file cannot be run here. Default: `open`, or None with `runs_in`.
         """
         return None if self.runs_in else self.open(str(path), runtime=self.needs).detect
-
-    def compare_inputs(
-        self, restored: "Restored", path: Path, images: Sequence[np.ndarray], *, pixels: float
-    ) -> list[Any]:
-        """Return an `Agreement` for each image with a file that cannot be run here. Default: none is compared."""
-        return []
-
-    def parts(self, restored: "Restored", path: Path, inputs: NetworkInputs) -> Runs:
-        """Return runs of parts of the file, to time network and post-processing. Default: it cannot be divided."""
-        return {}
-
-    def describe(self, path: Path) -> list[str]:
-        """Return lines about the written file for artifacts.md. Default: none."""
-        return []

@@ -1,44 +1,87 @@
-"""The formats of exported detectors by name: those of this project, and entry points of installed packages."""
+"""The formats of exported detectors by name: those of this project, of its plugins and of installed packages."""
 
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from efficientdet.configuration.flag_paths import existing_file, typed_name
 from efficientdet.configuration.model_config import ModelConfig, require_package, require_runtime
 from efficientdet.exports.export_format import ExportFormat
 from program_support.errors import InputError, nearest_name
+from program_support.plugins import load_plugins
 
-ENTRY_POINTS = "efficientdet.export_formats"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from efficientdet.checkpoints.restore import Restored
+    from efficientdet.inference.detect import Detector
+    from object_detection.coco.results import DetectionRows
+
+PLUGINS = "efficientdet.export_formats"
+
+
+class SavedModel(ExportFormat):
+    """The complete detector for images of any size."""
+
+    name, file, other_names = "savedmodel", "saved_model", ("saved_model", "tf")
+    needs_tensorflow, title = True, "SavedModel"
+
+    def recognizes(self, path: str) -> bool:
+        """See `ExportFormat`."""
+        return os.path.isfile(f"{path}/saved_model.pb")
+
+    def write(self, restored: "Restored", path: "Path", calibration: Any = None) -> None:
+        """See `ExportFormat`."""
+        from efficientdet.exports.saved_model import export_saved_model
+
+        export_saved_model(restored.detector, str(path), description=restored.description, resize=restored.resize)
+
+    def open(self, path: str, *, runtime: str = "keras") -> "Detector":
+        """See `ExportFormat`. Successive images of a size run as a batch."""
+        from efficientdet.exports.saved_model import load_saved_model
+        from efficientdet.inference.detect import Detector, rows_of_image
+
+        signature, description = load_saved_model(path)
+
+        def detect(images: list[np.ndarray]) -> "list[DetectionRows]":
+            return [rows for _, batch in groupby(images, np.shape) for rows in detect_batch(list(batch))]
+
+        def detect_batch(images: list[np.ndarray]) -> "list[DetectionRows]":
+            outputs = {name: np.asarray(values) for name, values in signature(np.stack(images)).items()}
+            return [
+                rows_of_image(
+                    *(outputs[name][number][:count] for name in ("boxes", "scores", "classes")),
+                    image=image,
+                    masks=outputs["masks"][number][:count] if "masks" in outputs else None,
+                    description=description,
+                )
+                for number, (image, count) in enumerate(zip(images, outputs["count"], strict=True))
+            ]
+
+        return Detector.described(detect, description)
 
 
 @cache
 def _own_formats() -> tuple[ExportFormat, ...]:
-    """Return the formats of this project. A new one is a class of `ExportFormat` and an entry here."""
-    from efficientdet.exports.folder_formats import Cvat, SavedModel, Web
-    from efficientdet.exports.litert.formats import Litert, LitertFullInt8, LitertFullInt8Raw, LitertInt8
-    from efficientdet.exports.onnx.formats import Onnx, OnnxEfficientNms, OnnxInt8, OnnxRaw, OpenVino
+    from efficientdet.exports.onnx_formats import Onnx, OnnxInt8, OnnxRaw, OpenVino
 
-    onnx = Onnx(), OnnxRaw(), OnnxInt8(), OnnxEfficientNms(), OpenVino()
-    return *onnx, Litert(), LitertInt8(), LitertFullInt8(), LitertFullInt8Raw(), SavedModel(), Web(), Cvat()
-
-
-def _other_formats() -> tuple[ExportFormat, ...]:
-    from importlib.metadata import entry_points  # 20 ms
-
-    return tuple(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS)))
+    return Onnx(), OnnxRaw(), OnnxInt8(), OpenVino(), SavedModel()
 
 
 def export_formats() -> Mapping[str, ExportFormat]:
     """Return every format by name, those of this project first."""
-    return {one.name: one for one in (*_own_formats(), *_other_formats())}
+    return {one.name: one for one in (*_own_formats(), *load_plugins(PLUGINS))}
 
 
 def format_of(path: str | os.PathLike[str] | None) -> ExportFormat | None:
     """Return the format of a user's file or SavedModel; None if it is neither."""
     if not path:
         return None
-    formats = (one for formats in (_own_formats, _other_formats) for one in formats())
+    formats = chain(_own_formats(), load_plugins(PLUGINS))
     return next((one for one in formats if one.recognizes(os.fspath(path))), None)
 
 

@@ -1,10 +1,16 @@
 """Models of checkpoints, or with random weights, run by Keras or with their network in another runtime."""
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dataset.class_names import COCO_2017
-from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.checkpoint_classes import numbered_classes
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.configuration.model_config import ModelConfig
@@ -13,9 +19,16 @@ from efficientdet.devices.runtime import Runtime, start_runtime
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.predict import build_predict
+from efficientdet.inference.predictor import host_predictor, keras_predictor
+from efficientdet.inference.runtimes import Network, Predictor
+from efficientdet.onnx_translation.quantization import calibration_of_files
 from model import tensorflow_cpu
+from model.detection_model import DetectionModel, named_variables
 from model.multiply_adds import multiply_adds
+from program_support.processor import sums_of_bytes_saturate
+
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
 
 
 def load_model(config: ModelConfig, *, owns_process: bool = True, silent: bool = False) -> tuple[Restored, Runtime]:
@@ -70,6 +83,69 @@ def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool 
     if once and opened.tiling is None and config.runtime == "keras" and on_cpu:
         return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))
     return opened
+
+
+def build_predict(
+    detector: DetectionModel,
+    *,
+    compiled: bool,
+    runtime: str = "keras",
+    int8_images: Sequence[str] = (),
+    resize: "ResizeRule | None" = None,
+) -> Predictor:
+    """Return `keras_predictor`, or a detector in another runtime with the current weights.
+
+    They are quantized to int8 if there are `int8_images`, which `resize` converts to inputs.
+    """
+    if runtime == "keras":
+        return keras_predictor(detector, compiled=compiled)
+    return host_predictor(detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize))
+
+
+def exported_network(
+    detector: DetectionModel, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
+) -> Network:
+    """Export the detector's current network to another runtime; in int8 if there are calibration images."""
+    from efficientdet.onnx_translation.model import onnx_model
+
+    model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
+    if int8_images:
+        from efficientdet.onnx_translation.quantization import quantized
+
+        assert resize is not None
+        model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
+    return Network(model.SerializeToString(), runtime=runtime)
+
+
+def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
+    """Build the detector, print its summary and optionally write its weights."""
+    restored, runtime = load_model(config)
+    for name, value in (summary(restored) | {"precision": runtime.precision}).items():
+        print(f"{name:<22} {value}")
+    if export_ckpt:
+        arrays = {name: np.asarray(variable) for name, variable in named_variables(restored.detector.network).items()}
+        write_arrays(export_ckpt, arrays, restored.description)
+        print(f"wrote {export_ckpt}: {len(arrays)} arrays")
+
+
+def summary(restored: Restored) -> dict[str, str]:
+    """Return the properties of a detector as text."""
+    network = restored.detector.network
+    by_prefix = Counter[str]()
+    for name, variable in named_variables(network).items():
+        by_prefix[name.split("/")[0]] += math.prod(variable.shape)
+    height, width = restored.detector.image_size
+    anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if restored.detector.anchors is not None else {}
+    return {
+        "model": str(restored.hparams.name),
+        "input": f"{height} x {width} pixels (height x width)",
+        "classes": str(len(restored.class_names)),
+        "parameters": f"{by_prefix.total():,}",
+        "parameters by prefix": ", ".join(f"{name}/ {count:,}" for name, count in by_prefix.items()),
+        "trainable parameters": f"{sum(math.prod(variable.shape) for variable in network.trainable_variables):,}",
+        **anchors,
+        "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} per image (a multiply-add counts as two)",
+    }
 
 
 def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:

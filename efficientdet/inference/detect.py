@@ -17,12 +17,12 @@ from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.runtimes import Network, Outputs, Predictor, copied
 from efficientdet.inference.tiles import Detect, OnProgress, TiledDetector
-from efficientdet.tracking.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
 from object_detection.coco.score_calibration import ScoreMap, calibrated_scores
 from object_detection.structures import Detections, stacked
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
@@ -205,7 +205,7 @@ class Detector:
         frames: "str | os.PathLike[str] | Iterable[AnyImage | VideoFrame]",
         *,
         min_score: float | None = None,
-        frames_per_second: float = USUAL_FPS,
+        frames_per_second: float = 25.0,
         counts: "TrackCounts | None" = None,
     ) -> "Iterator[ImageDetections]":
         """Detect the objects in consecutive frames; an object has the same identity in all of them.
@@ -226,18 +226,17 @@ class Detector:
         Raises:
             InputError: a frame or the video cannot be read, or the packages of the extra are not installed.
         """
-        from efficientdet.inference.tracked_frames import tracked_frames
-
         if isinstance(frames, str | os.PathLike):
             if self.read_frames is None:
                 raise InputError(f"{frames}: only a detector of load_detector reads videos; pass the frames")
             frames = self.read_frames(os.fspath(frames))
         thresholds = self.thresholds if min_score is None else ScoreThresholds(overall=min_score)
-        return tracked_frames(
+        return load_plugin("efficientdet.tracking", "frames")(
             frames,
             self.detect,
             self.class_names,
-            tracker=Tracker(thresholds, frames_per_second=frames_per_second, asked_by="track()"),
+            thresholds=thresholds,
+            frames_per_second=frames_per_second,
             counts=counts,
             batch_size=self.batch_size,
             value_range=self.value_range,

@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
-from xml.sax.saxutils import quoteattr
 
 FROM_NAME, TO_NAME = "label", "image"  # names in the labeling configuration that is written here
 
@@ -60,6 +59,8 @@ def task_data(file_name: str) -> dict[str, str]:
 
 def labeling_configuration(names: Sequence[str]) -> str:
     """Return the labeling configuration of a project with rectangles of these classes."""
+    from xml.sax.saxutils import quoteattr  # with urllib.request, 20 ms
+
     labels = "".join(f"    <Label value={quoteattr(name)}/>\n" for name in names)
     return (
         f'<View>\n  <Image name="{TO_NAME}" value="${TO_NAME}"/>\n'

@@ -22,7 +22,7 @@ from efficientdet.inference.label_studio_regions import (
     rectangle_region,
     task_data,
 )
-from efficientdet.tracking.track_files import TRACK_FORMATS
+from efficientdet.options.infer import TRACK_FORMATS
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import report_write_errors, write_bytes

@@ -225,17 +225,10 @@ class _LitertInterpreters:
         return tuple(outputs[name][0] for name in DETECTIONS)
 
     def _integer_outputs(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> Outputs:
-        """Return boxes in pixels, scores and classes; of a raw file logits, deltas and the highest logits, float32."""
-        if "count" not in outputs:
-            logits, deltas = (self._dequantized(outputs[name][0], name) for name in ("class_logits", "box_deltas"))
-            return logits, deltas, logits.max(axis=-1)
+        """Return boxes in pixels, scores and classes."""
         boxes, scores, classes = (outputs[name][0] for name in DETECTIONS)
         scores = np.where(np.arange(len(scores)) < outputs["count"][0], scores, np.float32(0))
         return boxes * np.array([*size, *size], np.float32), scores, classes.astype(np.int32)
-
-    def _dequantized(self, values: np.ndarray, name: str) -> np.ndarray:
-        scale, zero_point = self._network.get_output_details()[name]["quantization"]
-        return (values.astype(np.float32) - zero_point) * np.float32(scale)
 
 
 _RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino, "litert": _litert}

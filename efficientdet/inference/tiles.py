@@ -12,15 +12,17 @@ Boxes of one tile are not compared, because NMS was already applied to them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dataset.input.tiling import Tiling
-from efficientdet.inference.large_image import LargeImage
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
+
+if TYPE_CHECKING:
+    from dataset.files.image_windows import ImageWindows
 
 _SAME = 0.5  # IoU above which two boxes are one object
 _BORDER = 0.02  # share of a tile's side: a box that ends this close to an inner border is cut
@@ -28,6 +30,30 @@ _RANK_OF_CUT = 0.5  # factor of the score of cut boxes
 # Returns the detections of each image [h, w, 3] uint8, highest score first
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]
 OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
+_OVERVIEW_SIDE = 4096  # pixels
+
+
+class LargeImage:
+    """An opened image; slicing it like an array [h, w, 3] uint8 reads that window."""
+
+    def __init__(self, windows: "ImageWindows"):
+        self._windows = windows
+        self.shape = (*windows.size, 3)
+        self.note = windows.note
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        rows, columns = (part.indices(side) for part, side in zip(place, self.shape, strict=False))
+        return self._windows.read(rows[0], columns[0], rows[1], columns[1])
+
+    def overview(self) -> tuple[np.ndarray, float]:
+        """Return the complete image with a longer side of at most 4,096 pixels, and its scale."""
+        scale = min(1.0, _OVERVIEW_SIDE / max(self.shape))
+        height, width = (max(1, round(scale * side)) for side in self.shape[:2])
+        return self._windows.reduced((height, width)), scale
+
+    def close(self) -> None:
+        """Free the file."""
+        self._windows.close()
 
 
 class TiledDetector:
@@ -62,18 +88,7 @@ class TiledDetector:
 
 def rows_of_tiles(by_tile: Sequence[DetectionRows], tiles: np.ndarray, *, size: tuple[int, ...]) -> DetectionRows:
     """Return the rows of an image of `size` (height, width) from those in its tiles [T, 4] yxyx, in pixels of each."""
-    return _merged([_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)], tiles, size)
-
-
-def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
-    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
-    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
-    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
-    rows = rows._replace(boxes=boxes.astype(np.float32))
-    return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
-
-
-def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, ...]) -> DetectionRows:
+    by_tile = [_in_image(rows, tile) for rows, tile in zip(by_tile, tiles, strict=True)]
     boxes, scores, category_ids = (
         np.concatenate(values) for values in zip(*(rows[1:4] for rows in by_tile), strict=True)
     )
@@ -83,16 +98,19 @@ def _merged(by_tile: list[DetectionRows], tiles: np.ndarray, size: tuple[int, ..
     around = [[*boxes[parts, :2].min(axis=0), *boxes[parts, 2:].max(axis=0)] for parts in objects]
     masks = None
     if by_tile[0].masks is not None:
-        in_tile = np.concatenate([rows.masks for rows in by_tile])
-        masks = list(_masks(objects, in_tile, tiles[found_in], size))
+        in_tile, corners = np.concatenate([rows.masks for rows in by_tile]), tiles[found_in, :2]
+        masks = [united([moved(in_tile[part], corners[part], size=size) for part in parts]) for parts in objects]
     return DetectionRows.of_image(
         np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks
     )
 
 
-def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, ...]) -> Iterator[dict]:
-    for parts in objects:
-        yield united([moved(masks[part], tiles[part, :2], size=size) for part in parts])
+def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
+    """Shift boxes of a tile to the image, clip them to the tile, drop empty ones; masks stay relative to the tile."""
+    start, end = np.tile(tile[:2], 2), np.tile(tile[2:], 2)
+    boxes = np.clip(rows.boxes + start.astype(np.float32), start, end)
+    rows = rows._replace(boxes=boxes.astype(np.float32))
+    return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
 class _Object(NamedTuple):

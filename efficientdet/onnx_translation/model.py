@@ -9,20 +9,18 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 import onnx
+from keras import ops
 from onnx import TensorProto, helper
 
-from dataset.input.host_resize import HostResize
 from efficientdet.onnx_translation.graph import OnnxGraph
 from efficientdet.onnx_translation.layers import add_network
-from efficientdet.onnx_translation.normalization import add_normalization
-from efficientdet.onnx_translation.resize import add_resize
 from model.detection_model import DetectionModel
-from object_detection.onnx_nodes import Output, clipped
-from object_detection.structures import DETECTIONS
+from object_detection.onnx_nodes import Output
+from program_support.errors import InputError
 
 OPSET = 18
-_INPUTS = ("images", "sizes")
-_NETWORK_OUTPUT = "network_output_"  # names of the tensors that post-processing reads
+INPUTS = ("images", "sizes")
+_LARGEST_DIFFERENCE = 1e-4  # share of the largest value
 
 
 def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
@@ -48,65 +46,12 @@ def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detec
     return assembled(graph, detector, added_outputs(graph, detector, detects=detects))
 
 
-def web_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
-    """Return a model that detects in one image of any size: it includes `resize`.
-
-    The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
-    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out.
-
-    Raises:
-        InputError: as `onnx_model` does.
-    """
-    graph = OnnxGraph()
-    scales = add_resize(graph, resize, "image", images=_INPUTS[0], sizes=_INPUTS[1])
-    detections = added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, detections["boxes"].tensor, _INPUTS[1], last_pixel=False)
-    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
-    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
-    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
-    return assembled(graph, detector, outputs, inputs=[image])
-
-
-def without_postprocessing(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return the network of a model that detects; None if it has no separate post-processing."""
-    needed = {name for node in model.graph.node for name in node.output if name.startswith(_NETWORK_OUTPUT)}
-    if not needed:
-        return None
-    outputs = sorted(needed)
-    nodes: list[onnx.NodeProto] = []
-    for node in reversed(model.graph.node):
-        if needed & {*node.output}:
-            needed.update(node.input)
-            nodes.insert(0, node)
-    return helper.make_model(
-        helper.make_graph(
-            nodes,
-            model.graph.name,
-            model.graph.input,
-            [onnx.ValueInfoProto(name=name) for name in outputs],
-            [initializer for initializer in model.graph.initializer if initializer.name in needed],
-        ),
-        opset_imports=model.opset_import,
-        ir_version=model.ir_version,
-    )
-
-
 def added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) -> dict[str, Output]:
     """Add normalization, network and, with `detects`, post-processing; return the outputs of `onnx_model`."""
-    tensors = translated(graph, detector)
-    outputs = None
-    if detects:
-        named = [
-            graph.add("Identity", [tensor], name=f"{_NETWORK_OUTPUT}{number}") for number, tensor in enumerate(tensors)
-        ]
-        outputs = detector.postprocessing.onnx_detections(graph, named, _INPUTS[1])
+    pixels = _add_normalization(graph, detector, images=INPUTS[0], sizes=INPUTS[1])
+    tensors = add_network(graph, detector.network, [pixels, INPUTS[1]][: len(detector.network.inputs)])
+    outputs = detector.postprocessing.onnx_detections(graph, tensors, INPUTS[1]) if detects else None
     return outputs or detector.postprocessing.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
-
-
-def translated(graph: OnnxGraph, detector: DetectionModel) -> list[str]:
-    """Add normalization and network; return a tensor for each output of the network."""
-    pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
-    return add_network(graph, detector.network, [pixels, _INPUTS[1]][: len(detector.network.inputs)])
 
 
 def assembled(
@@ -115,17 +60,13 @@ def assembled(
     outputs: Mapping[str, Output],
     *,
     inputs: Sequence[onnx.ValueInfoProto] = (),
-    domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """Return the checked model of a graph with these outputs.
-
-    inputs: other inputs than `images` and `sizes`; domains: additional operator domains.
-    """
+    """Return the checked model of a graph with these outputs; inputs: others than `images` and `sizes`."""
     for name, output in outputs.items():
         graph.call_output(output.tensor, name)
     nodes = graph.nodes(list(outputs))
     usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
-    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(
         helper.make_graph(
             nodes,
@@ -136,7 +77,7 @@ def assembled(
         ),
         opset_imports=opsets,
         # The lowest for these operators: a runtime refuses a later one than its own, whatever the operators are
-        ir_version=helper.find_min_ir_version_for(opsets, ignore_unknown=True),
+        ir_version=helper.find_min_ir_version_for(opsets),
         producer_name="efficientdet",
     )
     onnx.checker.check_model(model)
@@ -156,7 +97,7 @@ def _own_outputs(graph: OnnxGraph, detector: DetectionModel, tensors: Sequence[s
 
 def _output_names(network: keras.Model) -> list[str]:
     """Return a unique name for each output; see `onnx_model`."""
-    used: set[str] = set(_INPUTS)
+    used: set[str] = set(INPUTS)
     names = []
     for name in network.output_names:
         number, unique = 0, name
@@ -175,3 +116,48 @@ def _value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfo
     return helper.make_tensor_value_info(
         name, kind, ["B", *(f"{name}.{axis}" if side is None else side for axis, side in enumerate(shape, start=1))]
     )
+
+
+def _add_normalization(graph: OnnxGraph, detector: DetectionModel, *, images: str, sizes: str) -> str:
+    """Add `detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; return a float32 image.
+
+    It must be a scale and shift of each channel within `sizes` and a constant color outside, else InputError is raised.
+    """
+    height, width = detector.image_size
+    probe = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
+    size = np.array([[height // 2, width // 2]], np.int32)
+    inside = np.zeros((1, height, width, 1), bool)
+    inside[:, : height // 2, : width // 2] = True
+    expected = _normalized(detector, probe * inside, size)  # images are black outside
+    shift, white = (_normalized(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
+    scale, outside = (white - shift) / 255, expected[0, -1, -1]
+    difference = np.abs(np.where(inside, probe * scale + shift, outside) - expected)
+    if difference.max() > _LARGEST_DIFFERENCE * np.abs(expected).max():
+        raise InputError(
+            f"{type(detector).__name__}.normalize has no translation to ONNX: expected a scale and shift of each "
+            "channel with a constant color outside of the image"
+        )
+    rows, columns = (
+        graph.add("Cast", [_inside(graph, sizes, axis, side)], to=TensorProto.FLOAT)
+        for axis, side in enumerate((height, width))
+    )
+    pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
+    pixels = graph.add("Sub", [pixels, _by_channel((outside - shift) / scale)])
+    pixels = graph.add("Mul", [pixels, graph.add("Mul", [rows, _by_channel(scale)])])  # a small product first
+    pixels = graph.add("Mul", [pixels, columns])
+    return graph.as_image(graph.add("Add", [pixels, _by_channel(outside)]) if outside.any() else pixels)
+
+
+def _normalized(detector: DetectionModel, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.asarray(detector.normalize(*map(ops.convert_to_tensor, (images, sizes))), np.float64)
+
+
+def _by_channel(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).reshape(1, 3, 1, 1)
+
+
+def _inside(graph: OnnxGraph, sizes: str, axis: int, side: int) -> str:
+    """Return whether rows, [B, 1, H, 1] for axis 0, or columns, [B, 1, 1, W], belong to the image, bool."""
+    limit = graph.add("Gather", [sizes, np.array([axis])], axis=1)
+    limit = graph.add("Reshape", [limit, np.array([-1, 1, 1, 1])])
+    return graph.add("Less", [np.arange(side, dtype=np.int32).reshape((1, 1, -1, 1) if axis == 0 else -1), limit])

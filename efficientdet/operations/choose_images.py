@@ -1,21 +1,22 @@
 """The operation of next_images.py: turn options into a configuration and choose images."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, records_of, required, writable_folder
-from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.next_images import NextImagesOptions
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
+from program_support.plugins import load_plugin
 
 
 def choose_images(options: NextImagesOptions) -> None:
-    """Copy the images to label next, with proposals of boxes."""
+    """Choose images to label next, and write copies of them with proposals."""
     folder = required(options.model, "model")
     if exported := format_of(folder):
         raise InputError(
@@ -23,17 +24,16 @@ def choose_images(options: NextImagesOptions) -> None:
             "of quickstart.py"
         )
     prefix = existing_checkpoint(folder, "model")
-    resolved = {
-        "paths": find_images(options.images or [required(None, "images")], flag="images"),
-        "records": _labeled(options, folder),
-        "format": chosen_formats(options.format),
-        "output_dir": writable_folder(options.output_dir, "output_dir"),
-    }
+    paths = find_images(options.images or [required(None, "images")], flag="images")
+    records = _labeled(options, folder)
+    resolved = replace(
+        options,
+        format=tuple(chosen_formats(options.format)),
+        output_dir=writable_folder(options.output_dir, "output_dir"),
+    )
     prepare_environment()
-    from efficientdet.active_learning.next_images import NextImagesConfig, choose_next_images
-
-    model = ModelConfig(ckpt_path=prefix)
-    choose_next_images(NextImagesConfig(**{**vars(options), **resolved, "model_config": model}))
+    choose = load_plugin("efficientdet.image_choices", "next_images")
+    choose(resolved, paths=paths, records=records, checkpoint=prefix)
 
 
 def _labeled(options: NextImagesOptions, folder: str) -> tuple[str, ...]:

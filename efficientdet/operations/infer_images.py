@@ -19,17 +19,16 @@ from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
-from efficientdet.options.infer import InferOptions
+from efficientdet.options.infer import TRACK_FORMATS, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
-from efficientdet.tracking.track_files import TRACK_FORMATS
-from efficientdet.tracking.tracker import require_trackers
-from efficientdet.tracking.video_tracks import TrackSettings
+from efficientdet.tracking.lines_and_zones import TrackCounts
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
 from program_support.engines import LOCAL
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 
 def infer(options: InferOptions) -> None:
@@ -127,8 +126,8 @@ def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str
         return
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
-    require_trackers(asked_by="--track")
-    TrackSettings(lines=options.count_line, zones=options.zone).counts()
+    load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
+    TrackCounts(lines=options.count_line, zones=options.zone)
 
 
 define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

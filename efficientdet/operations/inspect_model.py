@@ -42,7 +42,7 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
     _prepare(needs_tensorflow=bool(model.ckpt_path or options.export_ckpt))
     from efficientdet.checkpoints.checkpoint import BUNDLE_SUFFIXES
     from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX
-    from efficientdet.exports.inspection import dry_run
+    from efficientdet.inference.checkpoint_model import dry_run
 
     suffixes = (*BUNDLE_SUFFIXES, DESCRIPTION_SUFFIX) if options.export_ckpt else ()
     with claimed_outputs(*(f"{options.export_ckpt}{suffix}" for suffix in suffixes)):
@@ -53,10 +53,10 @@ def _export(model: ModelConfig, options: InspectOptions) -> None:
     image = existing_file(options.input_image, "input_image")
     folder = writable_folder(options.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.exports.inspection import export
+    from efficientdet.exports.export_artifacts import export_file
 
     with claimed_outputs(folder):
-        export(model, "savedmodel", Path(folder), input_image=image)
+        export_file(model, "savedmodel", Path(folder), input_image=image)
 
 
 def _benchmark(model: ModelConfig, options: InspectOptions) -> None:

@@ -9,8 +9,7 @@ from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import ModelOptions
-from efficientdet.options.quickstart import NO_WEIGHTS, QUICKSTART_MODEL, QuickstartOptions
-from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.options.quickstart import NO_WEIGHTS, QUICKSTART_MODEL, QuickstartConfig, QuickstartOptions
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
 

@@ -147,7 +147,7 @@ class ExportResult(_Result):
     """Exported files, each compared with the checkpoint.
 
     Attributes:
-        files: file of each format; `load_detector` accepts all except "onnx-raw" and "onnx-efficientnms".
+        files: file of each format; `load_detector` accepts all except "onnx-raw", "web" and "cvat".
         agreement: fraction of the checkpoint's detections that the file of each format also finds.
         median_ms: median time per image of each format, in milliseconds.
         ap: AP of each format on the records of val_file_pattern; empty without records.

@@ -16,6 +16,7 @@ from program_support.checked_fields import Count, Help, NonNegative, Share, betw
 from program_support.engines import LOCAL, Engine
 
 EVENT_SECONDS = 5.0
+TRACK_FORMATS = ("mot", "cvat_video", "tracks")
 
 
 @checked

@@ -70,3 +70,11 @@ class QuickstartOptions:
     hparams: Annotated[str, Help("Hyperparameters that override the chosen ones: comma-separated key=value items.")] = (
         ""
     )
+
+
+@checked
+class QuickstartConfig(QuickstartOptions):
+    """Options of a quick start with resolved paths and formats."""
+
+    images: str
+    model_name: str

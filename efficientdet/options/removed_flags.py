@@ -102,7 +102,7 @@ GONE = {
         "output_dir": _EXPORTS,
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
         "tensorrt": Gone(
-            "TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"
+            "TensorFlow no longer contains TensorRT; export.py --formats=onnx,onnx-raw writes ONNX for it"
         ),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,

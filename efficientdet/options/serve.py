@@ -6,6 +6,8 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.options.model import CalibratedScores, CheckpointOptions, RuntimeOptions, ThresholdKind
 from program_support.checked_fields import Count, Help, Limit, Share, at_least, between, checked
 
+MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
+
 
 @checked
 class RequestLimits:

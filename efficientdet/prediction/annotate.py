@@ -11,14 +11,17 @@ from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import Crops, ResultFiles, names_of_files
 from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import EVENT_SECONDS
-from efficientdet.prediction.annotation_config import VIDEO_SUFFIXES, AnnotationConfig, camera_output, output_paths
 from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
 from efficientdet.prediction.image_annotation import (
+    VIDEO_SUFFIXES,
+    AnnotationConfig,
     ImageResult,
     ImageTask,
     InputImage,
     annotated_batches,
+    camera_output,
     open_detector,
+    output_paths,
 )
 from efficientdet.prediction.image_tasks import ImageTasks
 from efficientdet.prediction.inputs import shown_path

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -11,15 +10,13 @@ from typing import Any, TextIO
 from dataset.class_names import ClassNames
 from efficientdet.inference.video_frames import VideoFrame, utc_text
 from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
-from efficientdet.prediction.message_queue import MessageQueue
-from efficientdet.prediction.message_targets import MqttTarget, WebhookTarget
 from efficientdet.tracking.lines_and_zones import TrackCounts
 from program_support.atomic_files import report_write_errors
-from program_support.errors import InputError, printable
+from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 STANDARD_OUTPUT = "-"
 _FIELDS = ("category_id", "track_id", "score", "bbox")
-_SECONDS_BETWEEN_CHANGES = 1.0  # so that an object at the score threshold does not cause a message for each frame
 
 
 class ReaderGone(Exception):
@@ -96,35 +93,6 @@ class JsonLines:
             self._stream.close()
 
 
-class Changes:
-    """Sends a message when the objects of a class, or a line's or zone's, have changed in number.
-
-    It sends at most one of a video each second.
-    """
-
-    def __init__(self, queues: list[MessageQueue]):
-        self._queues = queues
-        self._last: tuple[str, float, Any] | None = None  # source, time and numbers of the last message
-
-    def put(self, message: dict[str, Any]) -> None:
-        """Send a message, or ignore it."""
-        numbers = Counter(detection["class"] for detection in message["detections"]), message.get("counts")
-        source, seconds = message["source"], message["seconds"]
-        if self._last and self._last[0] == source and seconds is not None:
-            is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES
-            if is_too_early or numbers == self._last[2]:
-                return
-        self._last = source, seconds, numbers
-        payload = json.dumps(message).encode()
-        for queue in self._queues:
-            queue.put(payload)
-
-    def close(self) -> None:
-        """Send what waits, for some seconds at most."""
-        for queue in self._queues:
-            queue.close()
-
-
 class Messages:
     """All receivers of the messages of a run, after `open`."""
 
@@ -141,17 +109,18 @@ class Messages:
 
         Args:
             json_lines: file name, or "-" for the standard output.
-            mqtt: address of a broker and topic, see `MqttTarget`.
-            webhook: address, see `WebhookTarget`.
+            mqtt: address of a broker and topic, which receives a message for each change.
+            webhook: address, which receives the same by HTTP POST.
             append: keep the lines of an earlier run.
             standard_output: default: sys.stdout.
 
         Raises:
             InputError: an address or file name is invalid.
         """
-        self._receivers: list[JsonLines | Changes] = []
-        self._webhook = None if webhook is None else WebhookTarget(webhook)
-        self._broker = None if mqtt is None else MqttTarget(mqtt)
+        self._receivers: list[Any] = []
+        self._changes = None
+        if mqtt is not None or webhook is not None:
+            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt, webhook=webhook)
         self._json_lines, self._append = json_lines, append
         self._standard_output = sys.stdout if standard_output is None else standard_output
         if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":
@@ -168,15 +137,9 @@ class Messages:
         Raises:
             InputError: the broker refuses the connection, or the file cannot be written.
         """
-        if self._broker is not None:
-            try:
-                self._broker.connect()
-            except OSError as error:
-                reason = printable(str(error.strerror or error))
-                raise InputError(f"--mqtt={self._broker.shown}: {reason}") from error
-        targets = [target for target in (self._webhook, self._broker) if target is not None]
-        if targets:
-            self._receivers.append(Changes([MessageQueue(target) for target in targets]))
+        if self._changes is not None:
+            self._changes.open()
+            self._receivers.append(self._changes)
         if self._json_lines is not None:
             self._receivers.append(
                 JsonLines(self._json_lines, append=self._append, standard_output=self._standard_output)

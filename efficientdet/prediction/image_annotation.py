@@ -1,5 +1,6 @@
 """Detection in images, and their annotated copies and crops: the part of infer.py that needs the pixels."""
 
+import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,18 +8,126 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dataset.files.image_files import StoredImage, encode_image, stored_image
+from dataset.class_names import ClassNames
+from dataset.files.image_files import (
+    StoredImage,
+    distinct_stem,
+    encode_image,
+    output_names,
+    stored_image,
+    upright_boxes,
+    upright_image,
+)
 from dataset.files.image_windows import open_windows, size_of_large_tiff
+from dataset.input.tiling import Tiling
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.large_image import LargeImage
 from efficientdet.inference.result_files import Crops, write_output
-from efficientdet.prediction.annotation_config import AnnotationConfig
-from efficientdet.prediction.drawn_rows import drawn_rows
-from efficientdet.prediction.inputs import read_input
+from efficientdet.inference.tiles import LargeImage
+from efficientdet.options.infer import TRACK_FORMATS, InferOptions
+from efficientdet.options.model import MOST_DRAWN
+from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
 from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
+from efficientdet.reports.drawing import draw_detections
+from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows, results_json
+from object_detection.coco.run_length_masks import DecodedMasks
+from program_support.checked_fields import checked
 from program_support.errors import InputError
+
+VIDEO_SUFFIXES = {
+    "video": ".mp4",
+    "events": "_events",
+    "none": "",
+}  # of --save: what follows the stem in an output's name
+
+
+@checked
+class AnnotationConfig(InferOptions):
+    """Options of infer.py with resolved inputs, model and tiles."""
+
+    inputs: Inputs
+    model_config: ModelConfig = field(default_factory=ModelConfig)  # checkpoint or exported file
+    tiling: Tiling | None = None  # None: the tiles of the model, if it has any
+
+    def max_boxes(self, model: Detector) -> int | None:
+        """Return the maximum number of boxes drawn per image; None: all."""
+        return self.max_boxes_to_draw or (None if model.tiling else MOST_DRAWN)
+
+    @property
+    def image_formats(self) -> list[str]:
+        """The formats of detections in images and frames."""
+        return [name for name in self.format if name not in TRACK_FORMATS]
+
+    @property
+    def tracking(self) -> TrackSettings | None:
+        """The settings of tracks; None: objects are not tracked."""
+        if not self.track:
+            return None
+        formats = [name for name in self.format if name in TRACK_FORMATS]
+        return TrackSettings(lines=self.count_line, zones=self.zone, formats=formats, folder=Path(self.output_dir))
+
+    @property
+    def runs_network_once(self) -> bool:
+        """Return whether the input is a single image without tiling."""
+        return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
+
+
+def output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
+    """Return the path of each output.
+
+    Raises:
+        InputError: one would overwrite an input image or video.
+    """
+    paths = [Path(config.output_dir, name) for name in output_names(sources, suffix)]
+    originals = {os.path.realpath(source) for source in (*config.inputs.images, *config.inputs.videos)}
+    for path in paths:
+        if os.path.realpath(path) in originals:
+            kind = "image" if suffix == ".jpg" else "video"
+            raise InputError(
+                f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
+                "expected another folder"
+            )
+    return paths
+
+
+def camera_output(config: AnnotationConfig, camera: int | str) -> Path:
+    """Return the first of camera_0.mp4, camera_0-2.mp4, .. that does not exist: a recording cannot be repeated.
+
+    Of clips it is the same folder camera_0_events, as their names are times.
+    """
+    folder, used = Path(config.output_dir), set()
+    if config.save == "video":
+        used = {path.stem.casefold() for path in folder.glob("*.mp4")}
+    return folder / f"{distinct_stem(recording_stem(camera), used)}{VIDEO_SUFFIXES[config.save]}"
+
+
+def drawn_rows(
+    pixels: np.ndarray,
+    rows: DetectionRows,
+    names: ClassNames,
+    *,
+    orientation: int = 1,
+    shorter_side: int | None = None,
+) -> np.ndarray:
+    """Return stored pixels [h, w, 3] uint8 rotated by their EXIF orientation, with all rows and upright labels.
+
+    rows: in pixels of the stored image. shorter_side: see `draw_detections`.
+    """
+    return draw_detections(
+        upright_image(pixels, orientation),
+        upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
+        classes=np.searchsorted(names.category_ids, rows.category_ids),
+        names=names.names,
+        scores=rows.scores,
+        track_ids=rows.track_ids,
+        shorter_side=shorter_side,
+        masks=None
+        if rows.masks is None
+        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
+    )
+
 
 _MAX_JPEG_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 

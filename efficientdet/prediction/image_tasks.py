@@ -16,8 +16,8 @@ from pathlib import Path
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction.annotation_config import AnnotationConfig
 from efficientdet.prediction.image_annotation import (
+    AnnotationConfig,
     ImageResult,
     ImageTask,
     InputImage,

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,12 @@ from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.detection_messages import ReaderGone
-from efficientdet.prediction.drawn_rows import drawn_rows
-from efficientdet.prediction.event_clips import EventRecorder
+from efficientdet.prediction.image_annotation import drawn_rows
 from efficientdet.prediction.inputs import shown_source
 from efficientdet.prediction.video_files import NoRecorder, Recorder, VideoRecorder
 from efficientdet.prediction.video_source import VideoSource
-from efficientdet.tracking.drawn_counts import with_counts
-from efficientdet.tracking.video_tracks import TrackSettings, VideoTracks
+from efficientdet.tracking.lines_and_zones import TrackSettings, with_counts
+from program_support.plugins import load_plugin
 from program_support.progress import Progress
 from program_support.signals import Listener
 
@@ -96,7 +96,7 @@ def _detections(
     frames: Iterable[VideoFrame | None],
     batch_size: int,
     max_boxes: int | None,
-    tracks: VideoTracks | None,
+    tracks: Any,  # of the plugin `streams`; None: objects are not tracked
 ) -> Iterator[FrameDetections | None]:
     """Yield the drawn detections of each frame; None where no frame was received for some seconds."""
     iterator = iter(frames)
@@ -114,16 +114,17 @@ def _detections(
 
 
 @contextlib.contextmanager
-def _tracks(settings: TrackSettings | None, model: Detector, source: VideoSource) -> Iterator[VideoTracks | None]:
+def _tracks(settings: TrackSettings | None, model: Detector, source: VideoSource) -> Iterator[Any]:
     if settings is None:
         yield None
         return
-    tracks = VideoTracks(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
+    of_video = load_plugin("efficientdet.tracking", "video")
+    tracks = of_video(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
     with contextlib.closing(tracks):
         yield tracks
 
 
-def _complete(recorder: Recorder, tracks: VideoTracks | None, source: VideoSource, name: str) -> None:
+def _complete(recorder: Recorder, tracks: Any, source: VideoSource, name: str) -> None:
     """Write the files of a video, and print their names and the counts."""
     recorder.complete()
     if tracks is not None:
@@ -139,7 +140,9 @@ def _drawn(found: FrameDetections, names: ClassNames) -> np.ndarray:
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
     if save == "events":
-        return EventRecorder(target, source, model.class_names, seconds=event_seconds)
+        return load_plugin("efficientdet.video_recorders", save)(
+            target, source, model.class_names, seconds=event_seconds
+        )
     if save == "video":
         return VideoRecorder(target, source.frames_per_second, is_live=source.is_live)
     return NoRecorder()

@@ -1,4 +1,4 @@
-"""MP4 files of annotated frames: one of a complete video or recording, or a clip of each event."""
+"""MP4 files of annotated frames."""
 
 import contextlib
 from collections.abc import Callable

@@ -194,22 +194,10 @@ def image_side(largest: int, published: int, budget: Budget, *, usable: int = 0)
     return sides[0], f"the smallest{condition}; the steps needed for a good AP exceed the time limit"
 
 
-def missing_minutes(side: int, budget: Budget) -> float:
-    """Return the minutes that are missing for the required steps with an input of this side; 0 if none are."""
-    return max(0.0, budget.seconds / 60 * (budget.required_steps(side) / budget.steps(side) - 1))
-
-
-def seconds_of_trainings(folds: int, budget: Budget, side: int) -> float:
-    """Return the seconds in which the trainings of all folds and the final one have the required steps."""
-    of_fold = budget.seconds * budget.required_steps(side) / budget.steps(side) + _START_IN_LIMIT * budget.start_seconds
-    return shares_of_folds(folds) * of_fold
-
-
-def enlarged(size: tuple[int, int], side: int, *, min_side: int) -> tuple[int, int]:
-    """Return (height, width) of an input enlarged to a longer side of `side` pixels, in multiples of 32."""
-    scaled = (round(side * each / max(size) / _MULTIPLE) * _MULTIPLE for each in size)
-    height, width = (max(min_side, each) for each in scaled)
-    return height, width
+def seconds_of_trainings(folds: int | None, budget: Budget, side: int) -> float:
+    """Return the seconds in which the training, with folds each of them and the final one, has the required steps."""
+    seconds = budget.seconds * budget.required_steps(side) / budget.steps(side)
+    return shares_of_folds(folds) * (seconds + _START_IN_LIMIT * budget.start_seconds) if folds else seconds
 
 
 @dataclass(frozen=True, kw_only=True)

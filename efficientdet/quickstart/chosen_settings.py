@@ -14,15 +14,13 @@ from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.quickstart_recipe import QuickstartRecipe
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.configuration import QuickstartConfig
 from efficientdet.quickstart.initial_weights import InitialWeights
 from efficientdet.quickstart.output_folder import START
-from efficientdet.quickstart.plan import Planner
+from efficientdet.quickstart.plan import make_plan, measure_step_time, shown_images, tile_settings, usable_side
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.shown_images import shown_images, tile_settings
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
-from efficientdet.quickstart.usable_input import usable_side
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
@@ -34,33 +32,42 @@ def choose_settings(
     config: QuickstartConfig, folder: Path, *, weights: InitialWeights, measured: str, spent: float
 ) -> dict[str, Any]:
     """Return the flags of one or two trainings, lines with the reasons, and the estimated time of the other steps."""
-    images, defaults = labeled_images(records_pattern(folder, "train")), hyperparameters_of(config.model_name, {})
+    begin, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
+    defaults = hyperparameters_of(config.model_name, {})
     recipe, published = defaults.family.quickstart, max(defaults.input_size)
     start_recipe, given = recipe.start(weights.kind), parse_overrides(config.hparams)
     of_family = {**recipe.settings, **start_recipe.settings}
     default_side = max(hyperparameters_of(config.model_name, given).input_size)
     first = default_side if "image_size" in given else max(recipe.min_side, min(_FIRST_SIDE, published))
-    batch = choices.batch_size(len(images), accelerated=False)
-    rate = start_recipe.rate.of(batch)
-    first_shape = _input_shape(recipe, shown_images(images, given).images.sizes, first)
-    planner = Planner.measured(
-        config,
-        folder,
-        images,
-        {"image_size": first_shape, **of_family, "learning_rate": rate, **given},
-        weights=weights,
-        side=first,
-        measured=measured,
-        spent=spent,
+    first_settings = {
+        "image_size": _input_shape(recipe, shown_images(images, given).images.sizes, first),
+        **of_family,
+        "learning_rate": start_recipe.rate.of(choices.batch_size(len(images), accelerated=False)),
+        **given,
+    }
+    step_time, start_seconds = measure_step_time(
+        config, folder, first_settings, weights=weights.flags, side=first, images=len(images)
     )
-    plan = planner.plan(given)
+    plan_of = functools.partial(
+        make_plan,
+        config,
+        images,
+        recipe=recipe,
+        start_recipe=start_recipe,
+        step_time=step_time,
+        start_seconds=start_seconds,
+        measured=measured,
+        spent=spent + time.monotonic() - begin,
+    )
+    plan = plan_of(given)
     if not given.keys() & {"image_size", "tile_size"}:
-        tiles = tile_settings(images, published, plan.budget, image_ms=planner.image_ms(_FIRST_SIDE))
+        image_ms = 1000 * recipe.evaluation_cost * step_time.at(_FIRST_SIDE) / step_time.batch_size
+        tiles = tile_settings(images, published, plan.budget, image_ms=image_ms)
         of_family |= tiles
-        plan = planner.plan(tiles) if tiles else plan
+        plan = plan_of(tiles) if tiles else plan
     shown, budget = plan.shown, plan.budget
     of_family |= start_recipe.long_settings if budget.is_long else {}
-    side, side_reason, usable = first, "set by --hparams", 0
+    side, side_reason = first, "set by --hparams"
     check = functools.partial(_suggested_settings, config, folder, weights=weights.flags)
     shape_of = functools.partial(_input_shape, recipe, shown.images.sizes)
     if "image_size" not in given:
@@ -71,22 +78,20 @@ def choose_settings(
     settings = {"image_size": shape_of(side), **of_family, **given}
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
-    batch, rate = planner.step_time.batch_size, start_recipe.rate.of(planner.step_time.batch_size)
+    batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
     flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
     trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
-    noun = "tiles" if shown.images is not images else "images"
     return {
         "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
         "seconds_of_folds": plan.of_folds,
-        "side": side,
-        "needed_minutes": _needed_minutes(config, side, budget, usable=usable, others=plan.others),
-        "larger_sides": {"published": published, "usable": usable, "budget": asdict(budget)},
+        "needed_minutes": _needed_minutes(config, side, budget, others=plan.others),
+        "budget": asdict(budget),
         "why": [
-            f"input size {side} pixels (longer side): {side_reason} (median of the {noun}: "
-            f"{choices.typical_side(shown.images.sizes)})",
+            f"input size {side} pixels (longer side): {side_reason} (median of the "
+            f"{'images' if shown.images is images else 'tiles'}: {choices.typical_side(shown.images.sizes)})",
             f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
             *reasons,
             f"learning rate {rate:g}: for {weights.kind} weights",
@@ -100,34 +105,6 @@ def _input_shape(recipe: QuickstartRecipe, sizes: np.ndarray, side: int) -> int 
     return choices.stretched_shape(side, sizes, min_side=recipe.min_side) if recipe.stretches else side
 
 
-def choose_larger_input(
-    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, model: str, spent: float
-) -> dict[str, Any] | None:
-    """Return the choice for more minutes if a larger input fits into them; None if the size stays.
-
-    Its training starts from the trained `model`, whose anchors stay. spent: seconds of all steps so far. With folds it
-    stays: their trainings have one size.
-    """
-    if "larger_sides" not in chosen or config.folds or "image_size" in parse_overrides(config.hparams):
-        return None
-    images, earlier = labeled_images(records_pattern(folder, "train")), chosen["larger_sides"]
-    budget = _budget_from(chosen, config.minutes, others=spent + chosen["seconds_after_choice"])
-    settings = parse_overrides(chosen["trainings"][-1]["hparams"])
-    shown = shown_images(images, settings)
-    side, reason = choices.image_side(shown.largest, earlier["published"], budget, usable=earlier["usable"])
-    if side <= chosen["side"]:
-        return None
-    flags = chosen["trainings"][-1]
-    height, width = choices.enlarged(
-        hyperparameters_of(config.model_name, settings).input_size, side, min_side=budget.min_side
-    )
-    settings["image_size"] = f"{width}x{height}"
-    flags = {**flags, "pretrained_ckpt": model, "backbone_init": None}
-    trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
-    why = [f"input size {side} pixels (longer side): {reason}; starts from {model}", *reasons]
-    return {**chosen, "trainings": trainings, "minutes": config.minutes, "side": side, "why": why}
-
-
 def continue_settings(
     config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, number: int, spent: float
 ) -> dict[str, Any]:
@@ -138,7 +115,8 @@ def continue_settings(
     Raises:
         InputError: an earlier version chose, which did not store what is needed.
     """
-    if "larger_sides" not in chosen:
+    earlier = chosen.get("budget") or chosen.get("larger_sides", {}).get("budget")
+    if earlier is None:
         raise InputError(
             f"{folder}: the model was trained by an earlier version; expected another --output_dir, and "
             "--weights=FOLDER/model to start from it"
@@ -149,8 +127,13 @@ def continue_settings(
     _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(folder / START)})
     after = chosen["seconds_after_choice"]
     if number == 1:  # later choices include it
-        after += _COMPARISON * chosen["larger_sides"]["budget"]["start_seconds"]
-    budget = _budget_from(chosen, config.minutes, others=spent + after + time.monotonic() - start_time)
+        after += _COMPARISON * earlier["start_seconds"]
+    changes = {
+        "step_time": choices.StepTime(**earlier["step_time"]),
+        "seconds": choices.training_seconds(config.minutes, others=spent + after + time.monotonic() - start_time),
+        "smaller_input_first": False,
+    }
+    budget = choices.Budget(**earlier | changes)
     if flags["lr"] and chosen["weights"]["kind"] != "detector":
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
     per_epoch = shown_images(images, settings).per_epoch
@@ -162,6 +145,7 @@ def continue_settings(
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "needed_minutes": 0,
+        "budget": earlier,
         "why": [
             f"input size, anchors and hyperparameters of round {number}, whose model the training starts from",
             *reasons,
@@ -169,40 +153,15 @@ def continue_settings(
     }
 
 
-def _budget_from(chosen: dict[str, Any], minutes: float, *, others: float) -> choices.Budget:
-    """Return the budget of an earlier choice with other minutes, of which other steps take `others` seconds."""
-    earlier = chosen["larger_sides"]["budget"]
-    return choices.Budget(
-        **earlier
-        | {
-            "step_time": choices.StepTime(**earlier["step_time"]),
-            "seconds": choices.training_seconds(minutes, others=others),
-            "smaller_input_first": False,
-        }
-    )
-
-
-def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, usable: int, others: float) -> int:
-    """Return and print the minutes that the smallest usable input needs; 0 if the time limit is not below them.
-
-    With folds those that all trainings need. others: seconds of the other steps.
-    """
-    if config.folds:
-        steps, required = budget.steps(side), budget.required_steps(side)
-        if steps >= required:
-            return 0
-        needed = math.ceil((others + choices.seconds_of_trainings(config.folds, budget, side)) / 60)
-        print(
-            f"warning: each training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
-            f"{side} pixels; all {config.folds + 1} trainings need about --minutes={needed}"
-        )
-        return needed
-    if usable <= budget.min_side or side != usable or not (missing := choices.missing_minutes(side, budget)):
+def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, others: float) -> int:
+    """Return and print the minutes that a good AP needs, 0 if no more. others: seconds of the other steps."""
+    steps, required = budget.steps(side), budget.required_steps(side)
+    if steps >= required:
         return 0
-    needed = math.ceil(config.minutes + missing)
+    needed = math.ceil((others + choices.seconds_of_trainings(config.folds, budget, side)) / 60)
     print(
-        f"warning: objects match anchors from an input of {side} pixels (longer side) on, which needs about "
-        f"--minutes={needed} for a good AP; smaller ones would be faster, but most objects would not be learned"
+        f"warning: each training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+        f"{side} pixels, which need about --minutes={needed}"
     )
     return needed
 

@@ -9,14 +9,13 @@ from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.quickstart import NO_WEIGHTS
-from efficientdet.quickstart.configuration import QuickstartConfig
+from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
 from efficientdet.quickstart.cross_validation import fold_folder
 from efficientdet.quickstart.state import State
-from efficientdet.quickstart.usable_input import use_no_accelerator
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
 
@@ -143,3 +142,11 @@ def _kind_of(path: str, config: QuickstartConfig) -> str:
     except InputError as error:
         raise InputError(f"--weights: {error}; expected weights of --model_name={config.model_name}") from error
     return "backbone"
+
+
+def use_no_accelerator() -> None:
+    """Keep TensorFlow, which computes sizes of images, from taking the memory of a GPU that the programs need."""
+    prepare_environment(owns_process=False)
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")

@@ -66,6 +66,11 @@ def wait_for_quickstart(folder: Path) -> bool:
     return "convert" in done and "export" not in done
 
 
+def exported_model(folder: Path) -> Path:
+    """Return the exported model in an output folder, by which it is served."""
+    return folder / "exported" / "detector.onnx"
+
+
 def stored_state(folder: Path) -> dict[str, Any]:
     """Return the content of the state file in a folder; empty if there is none."""
     try:

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from efficientdet.quickstart.output_folder import METRICS
+from efficientdet.quickstart.output_folder import METRICS, START
+from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import instances, records_of
 from efficientdet.quickstart.state import State
-from efficientdet.reports.html_page import Heat, chart_figure, document, heading, paragraph, row, section, table
+from efficientdet.reports.html_page import chart_figure, document, heading, row, section, table
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors, write_text
+from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
 _JSON, _PAGE = "history.json", "history.html"
@@ -92,73 +95,99 @@ def print_round(folder: Path, entry: dict[str, Any], *, former: int) -> None:
 
 def _page(rounds: list[dict[str, Any]]) -> str:
     present = [entry for entry in rounds if entry["replaced"]][-1]
-    total, minutes = 0.0, []
-    for entry in rounds:
-        total += entry["minutes"]
-        minutes.append(total)
-    by_labels = sorted((entry["labels"], entry["AP"]) for entry in rounds)
     title = f"Round {present['round']} of {len(rounds)} is the present model"
-    charts = [
-        chart_figure("By labels", {"AP": by_labels}, x_label="Labeled boxes for training", y_label="AP"),
-        chart_figure(
-            "By minutes",
-            {"AP": [(at, entry["AP"]) for at, entry in zip(minutes, rounds, strict=True)]},
-            x_label="Minutes of all rounds",
-            y_label="AP",
-        ),
+    by_labels = sorted((entry["labels"], entry["AP"]) for entry in rounds)
+    columns = ("Round", "Images", "Labels", "Measured on", "Minutes", "AP", "Model", "Comparison with the model before")
+    cells = [
+        (
+            entry["round"],
+            entry["images"],
+            entry["labels"],
+            f"{entry['measured_images']} images of {entry['measured_on']}",
+            f"{entry['minutes']:.1f}",
+            _shown(entry["AP"]),
+            "taken" if entry["replaced"] else "not taken",
+            entry["comparison"]["reason"] if entry["comparison"] else "",
+        )
+        for entry in rounds
     ]
-    columns = (
-        "Round",
-        "Images",
-        "Labels",
-        "Measured on",
-        "Minutes",
-        "AP",
-        "Before",
-        "Change",
-        "95 % interval",
-        "Model",
-    )
-    classes = list(dict.fromkeys(name for entry in rounds for name in entry["classes"]))
-    class_rows = [(entry["round"], *(_shown(entry["class_ap"].get(name)) for name in classes)) for entry in rounds]
+    chart = chart_figure("By labels", {"AP": by_labels}, x_label="Labeled boxes for training", y_label="AP")
     return document(
         title,
         [
             heading(title, figure=f"AP {present['AP']:.3f}", lead=_LEAD),
-            section("AP", row(charts)),
-            section("Rounds", table(columns, [_cells(entry) for entry in rounds], label="Rounds") + _reasons(rounds)),
-            section("AP by class", table(("Round", *classes), class_rows, label="AP by class")),
+            section("AP", row([chart])),
+            section("Rounds", table(columns, cells, label="Rounds")),
         ],
     )
 
 
-def _cells(entry: dict[str, Any]) -> tuple[object, ...]:
-    verdict, difference = entry["comparison"] or {}, (entry["comparison"] or {}).get("difference")
-    change: tuple[object, ...] = ("", "", "")
-    if difference:
-        change = (
-            _shown(verdict["before"]),
-            Heat(
-                f"{difference['value']:+.3f}", min(1.0, abs(difference["value"]) / 0.1), is_bad=difference["value"] < 0
-            ),
-            f"{difference['low']:+.3f} to {difference['high']:+.3f}",
-        )
-    measured = f"{entry['measured_images']} images of {entry['measured_on']}"
-    taken = "taken" if entry["replaced"] else "not taken"
-    return (
-        entry["round"], entry["images"], entry["labels"], measured, f"{entry['minutes']:.1f}", _shown(entry["AP"]),
-        *change, taken,
-    )  # fmt: skip
-
-
-def _reasons(rounds: list[dict[str, Any]]) -> str:
-    lines = [
-        paragraph(f"Round {entry['round']}: {entry['comparison']['reason']}. Details: {entry['comparison']['page']}")
-        for entry in rounds
-        if entry["comparison"]
-    ]
-    return "".join(lines)
-
-
 def _shown(value: float | None) -> str:
     return "" if value is None or value < 0 else f"{value:.3f}"
+
+
+_COMPARISON = "comparison"
+_TOLERATED = 0.02  # fall of AP: few images cannot show a smaller one, and it would add up over the rounds
+_ONE_TAIL = 0.025  # of the 95 % interval
+
+
+def compare_with_start(output: Path, *, measured: str, relative_to: Path) -> dict[str, Any]:
+    """Compare the model of a round with the one that it started from, and return the verdict.
+
+    Args:
+        output: folder of the round.
+        measured: pattern of the held-out records.
+        relative_to: folder from which the verdict names the page.
+    """
+    folder = claim_folder(output / _COMPARISON)
+    run_program(
+        "compare",
+        {
+            "models": [output / START, output / "model"],
+            "val_file_pattern": measured,
+            "output_dir": folder,
+            "common_classes": True,
+        },
+    )
+    content = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+    before, _ = (model["measures"] for model in content["models"])
+    [pair] = content["differences"]
+    differences = {name: metrics["AP"] for name, metrics in pair["classes"].items() if "AP" in metrics}
+    difference = pair["numbers"].get("AP")
+    replaced, reason = verdict(difference, differences, objects=before["class_objects"])
+    return {
+        "replaced": replaced,
+        "reason": reason,
+        "before": before["AP"],
+        "difference": difference,
+        "class_differences": differences,
+        "common_classes": [*pair["classes"]],
+        "page": str((folder / "compare.html").relative_to(relative_to)),
+    }
+
+
+def verdict(
+    difference: dict[str, float] | None, classes: dict[str, dict[str, float]], *, objects: dict[str, int]
+) -> tuple[bool, str]:
+    """Return whether the second model is taken, and the reason.
+
+    Args:
+        difference: of AP, second minus first: value, low and high (95 %), and probability that the second is better.
+        classes: the same of each class. A class is worse if its interval lies below 0 and the probability is that of
+            the interval divided by the number of classes (Bonferroni), since one of many is easily below by chance.
+        objects: number of objects of each class, of which 10 or more can show that it is worse.
+    """
+    if difference is None:
+        return False, "AP cannot be measured"
+    shown = f"AP changed by {difference['value']:+.3f} (95 % interval {difference['low']:+.3f} to "
+    shown += f"{difference['high']:+.3f})"
+    if difference["high"] < 0:
+        return False, f"{shown}: worse"
+    if difference["value"] < -_TOLERATED:
+        return False, f"{shown}: more than {_TOLERATED:g} lower"
+    for name, one in sorted(classes.items(), key=lambda item: item[1]["value"]):
+        if objects[name] >= MIN_OBJECTS and one["high"] < 0 and one["probability"] < _ONE_TAIL / len(classes):
+            return False, (
+                f"{shown}, but that of {name} by {one['value']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f}): worse"
+            )
+    return True, f"{shown}: {'better' if difference['low'] > 0 else 'not worse'}"

@@ -1,8 +1,9 @@
 """Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
 import functools
+import json
 import math
-import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,17 +12,35 @@ from typing import Any
 
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.chosen_settings import choose_larger_input, choose_settings, continue_settings
-from efficientdet.quickstart.configuration import QuickstartConfig
-from efficientdet.quickstart.cross_validation import FOLDER, evaluate_folds, fold_folder, store_thresholds_of_folds
-from efficientdet.quickstart.initial_weights import weights_of_run
-from efficientdet.quickstart.output_folder import METRICS, START, STATE, refuse_foreign_output, sole_quickstart
+from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
+from efficientdet.quickstart.cross_validation import (
+    FOLDER,
+    evaluate_folds,
+    fold_folder,
+    shown_interval,
+    store_thresholds_of_folds,
+)
+from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
+from efficientdet.quickstart.output_folder import (
+    METRICS,
+    START,
+    STATE,
+    exported_model,
+    refuse_foreign_output,
+    sole_quickstart,
+)
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.round_data import check_round
-from efficientdet.quickstart.round_history import history_entry, print_round, read_history, write_history
-from efficientdet.quickstart.round_verdict import compare_with_start
+from efficientdet.quickstart.round_history import (
+    compare_with_start,
+    history_entry,
+    print_round,
+    read_history,
+    write_history,
+)
 from efficientdet.quickstart.rounds import (
+    check_round,
     claim_round_folder,
     discard_round,
     keep_start,
@@ -29,10 +48,8 @@ from efficientdet.quickstart.rounds import (
     replace_model,
     round_to_run,
 )
-from efficientdet.quickstart.source_fingerprint import source_fingerprint, source_folder, source_of_round
 from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
-from efficientdet.quickstart.state import State
-from efficientdet.quickstart.summary import print_summary
+from efficientdet.quickstart.state import State, source_fingerprint, source_folder, source_of_round
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
@@ -69,8 +86,6 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         "choose",
         lambda: choose_settings(config, folder, weights=weights, measured=measured, spent=state.seconds("choose")),
     )
-    if state.is_longer:
-        chosen = _choose_again(config, folder, chosen, state=state)
     for line in chosen["why"]:
         print(f"chose {line}")
     summary = None
@@ -152,18 +167,6 @@ def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, imag
 def _paths(measured: str, images: str) -> list[Path]:
     """Return the images on which exported files are compared with the checkpoint."""
     return [path for name in labeled_images(measured, most=_COMPARED).names if (path := Path(images, name)).exists()]
-
-
-def _choose_again(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State) -> dict[str, Any]:
-    """Choose the input size for more minutes; if it is larger, move the trained model away to start from it."""
-    trained = folder / f"model_{chosen['side']}_pixels" if "side" in chosen else folder / "model"
-    larger = choose_larger_input(config, folder, chosen, model=str(trained), spent=state.seconds())
-    if larger is None:
-        return chosen
-    if not trained.exists():  # otherwise an earlier call moved it and was killed
-        os.rename(folder / "model", trained)
-    state.choose_again(larger, trained=trained.name)
-    return larger
 
 
 def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: list[Path] | None = None) -> None:
@@ -297,3 +300,47 @@ def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path],
             "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
         },
     )
+
+
+def print_summary(
+    folder: Path, *, folds: dict[str, Any] | None, weights: InitialWeights, measured_on: str | None, image_folder: Path
+) -> None:
+    """Print the AP, the initial weights, the files for the user and the next commands.
+
+    Args:
+        folder: output folder.
+        folds: summary of `evaluate_folds`; None without folds.
+        weights: initial weights.
+        measured_on: split that metrics.json is of; None without it.
+        image_folder: a folder of images to annotate.
+    """
+    artifact, numbers = exported_model(folder), {}
+    print()
+    if folds:
+        print(
+            f"AP {folds['together']['AP']:.3f}{shown_interval(folds)}, AP50 {folds['together']['AP50']:.3f} on the "
+            f"held-out images of {len(folds['folds'])} folds; mean AP of the folds {folds['mean_ap']:.3f}, standard "
+            f"error {folds['standard_error']:.3f}"
+        )
+    if measured_on:
+        numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        print(f"AP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
+    print(weights.line)
+    if masks := numbers.get("mask_numbers"):
+        print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
+    for path, what in (
+        ("doctor/doctor.html", "data check"),
+        (f"{FOLDER}/report.html", "cross-validation"),
+        (f"{FOLDER}/suspects/suspects.html", "labels that are probably wrong"),
+        ("model/report.html", "training report"),
+        ("evaluation/report.html", "evaluation report"),
+        ("exported/artifacts.md", "exported files"),
+    ):
+        if (folds or not path.startswith(FOLDER)) and (measured_on or not path.startswith("evaluation")):
+            print(f"  {folder / path}: {what}")
+    if artifact.exists():
+        model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
+        print(
+            f"annotate images:  python infer.py --model={model} --image_path={images} --output_dir={annotated}\n"
+            f"in the browser:   python serve.py --model={model}"
+        )

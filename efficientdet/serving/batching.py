@@ -10,9 +10,20 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from starlette.requests import Request
+from starlette.responses import Response
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import decode_image
@@ -20,11 +31,40 @@ from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from efficientdet.inference.detect import Detect
 from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.limits import RequestError
-from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.request_body import EncodedImage, image_label
+from efficientdet.serving.request_body import EncodedImage, RequestError, image_label
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_IMAGES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """Metrics of a server since its start, and the process metrics of the Prometheus client."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # otherwise every counter gets a second series
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "efficientdet_requests", "Answered requests by path and status.", ("path", "status"), registry=registry
+        )
+        self.images = Counter("efficientdet_images", "Images of answered requests.", registry=registry)
+        self.seconds = Histogram(
+            "efficientdet_request_seconds",
+            "Time from the first byte of a body to its detections.",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.batch_images = Histogram(
+            "efficientdet_batch_images", "Images per call of the detector.", registry=registry, buckets=_IMAGES
+        )
+        self.queue_images = Gauge("efficientdet_queue_images", "Images waiting for the detector.", registry=registry)
+
+    def reply(self, _: Request) -> Response:
+        """Return the reply of /metrics."""
+        return Response(generate_latest(self._registry), headers={"content-type": _CONTENT_TYPE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,3 +219,23 @@ def _upright_pixels(entry: _QueuedImage, value_range: ValueRange) -> np.ndarray 
         return RequestError(400, str(error))
     except Exception as error:  # a decoder can raise any type of exception
         return error
+
+
+def image_reply(result: ImageResult, *, min_score: float) -> dict[str, Any]:
+    """Return the upright size of an image, and its detections with a score of `min_score` or more, by score."""
+    names = dict(zip(result.model.class_names.category_ids, result.model.class_names.names, strict=True))
+    height, width = result.size
+    is_shown = (np.asarray(result.rows.scores) >= min_score) & np.isfinite(result.rows.boxes).all(
+        axis=-1
+    )  # JSON has no NaN
+    rows = result.rows.chosen(np.flatnonzero(is_shown))
+    boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
+    columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
+    detections = [
+        {"box": box, "score": score, "class_id": class_id, "class_name": names[class_id]}
+        for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    if rows.masks is not None:
+        for detection, mask in zip(detections, rows.masks, strict=True):
+            detection["mask"] = mask
+    return {"width": width, "height": height, "detections": detections}

@@ -9,23 +9,18 @@ from importlib import resources
 from typing import Any
 
 from dataset.class_names import ClassNames
-from efficientdet.options.serve import RequestLimits
+from efficientdet.options.serve import MAX_SIDE, RequestLimits
 from efficientdet.reports.drawing import class_color
-from efficientdet.reports.html_page import THEME, collapsible, command, document, heading, paragraph, section, table
-from efficientdet.serving.limits import MAX_SIDE
+from efficientdet.reports.html_page import THEME
 from program_support.installation import project_version
 
 _FILES = resources.files("efficientdet.serving")
-_CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'
-curl -F image=@one.jpg -F image=@two.png http://127.0.0.1:8000/v1/detect
-echo "{\\"images\\": [\\"$(base64 -w0 photo.jpg)\\"]}" |
-    curl -H 'Content-Type: application/json' -d @- http://127.0.0.1:8000/v1/detect"""
 
 
 @lru_cache(maxsize=4)
 def detector_page(min_score: float) -> str:
     """Return the HTML of / of the server. min_score: Initial score threshold of the slider."""
-    links = '<a href="/docs">API</a><a href="/metrics">Metrics</a>'
+    links = '<a href="/openapi.json">API</a><a href="/metrics">Metrics</a>'
     return _detector_page("server_requests.js", min_score, links=links)
 
 
@@ -83,56 +78,6 @@ def model_description(model: str, class_names: ClassNames, min_score: float) -> 
         ],
         "min_score": min_score,
     }
-
-
-def api_page(api: dict[str, Any]) -> str:
-    """Return the HTML of /docs, generated from the OpenAPI document."""
-    endpoints = [
-        (method.upper(), path, operation["summary"])
-        for path, methods in api["paths"].items()
-        for method, operation in methods.items()
-    ]
-    responses = api["paths"]["/v1/detect"]["post"]["responses"]
-    statuses = [(status, response["description"]) for status, response in responses.items()]
-    return document(
-        "Object detection: HTTP API",
-        [
-            heading(
-                "Object detection: HTTP API",
-                lead='Errors are JSON: {"error": "..."}. Images are not stored. OpenAPI document: /openapi.json.',
-            ),
-            section("Endpoints", table(("Method", "Path", "Description"), endpoints, label="Endpoints")),
-            section(
-                "POST /v1/detect",
-                paragraph(
-                    "Send images as multipart form files (field image or file), or as JSON with a "
-                    "list of base64 strings (images)."
-                )
-                + command(_CALLS)
-                + table(("Status", "Description"), statuses, label="Status codes"),
-            ),
-            *(
-                section(f"Schema {name}", _properties(name, schema))
-                for name, schema in api["components"]["schemas"].items()
-            ),
-            section("OpenAPI document", collapsible("Show /openapi.json", command(json.dumps(api, indent=2)))),
-        ],
-    )
-
-
-def _properties(name: str, schema: dict) -> str:
-    rows = [(key, _kind(value), value.get("description", "")) for key, value in schema["properties"].items()]
-    return table(("Field", "Type", "Description"), rows, label=f"Fields of {name}")
-
-
-def _kind(schema: dict) -> str:
-    if "$ref" in schema:
-        return schema["$ref"].rsplit("/", 1)[-1]
-    if schema["type"] == "array":
-        return f"list of {_kind(schema['items'])}"
-    if schema["type"] == "object":
-        return f"object with {', '.join(schema['properties'])}"
-    return schema["type"]
 
 
 @lru_cache(maxsize=4)

@@ -1,37 +1,65 @@
-"""Parsing of detection requests: the body is read within limits, and images are taken from multipart or JSON.
-
-Everything stays in memory: the parser does not spool to disk.
-"""
+"""Detection requests: the body is read within limits, and images are taken from multipart or JSON, in memory."""
 
 import asyncio
 import base64
 import binascii
+import contextlib
 import itertools
 import json
 import math
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, NamedTuple
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from dataset.files.image_files import TooManyPixels, stored_size
 from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
-from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.limits import MAX_SIDE, RequestError
+from efficientdet.options.serve import MAX_SIDE, RequestLimits
 
-if TYPE_CHECKING:
-    from python_multipart.multipart import MultipartCallbacks
+MAX_REQUESTS_IN_MEMORY = 16  # requests of maximum size that fit into the memory budget
 
-_KINDS = "expected multipart/form-data or application/json"
-_FILE_FIELDS = ("image", "file")  # form fields with an image
-_FIELDS = (*_FILE_FIELDS, "min_score")
-_KEYS = ("images", "min_score")  # keys of the JSON object
+
+class RequestError(Exception):
+    """Error reply to a request: HTTP status, a one-line reason, and optionally the seconds until a retry."""
+
+    def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
+        super().__init__(reason)
+        self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
+
+
+class MemoryBudget:
+    """Memory budget in bytes for the bodies of all requests."""
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes, self._reserved = max_bytes, 0
+
+    @contextlib.contextmanager
+    def reservation(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that reserves further bytes for one request, until its end.
+
+        The function raises RequestError (503) if the budget is exceeded.
+        """
+        reserved = 0
+
+        def reserve(count: int) -> None:
+            nonlocal reserved
+            if self._reserved + count > self._max_bytes:
+                raise RequestError(503, "too many large requests at once; retry later", retry_after_s=1)
+            reserved += count
+            self._reserved += count
+
+        try:
+            yield reserve
+        finally:
+            self._reserved -= reserved
+
+
 # Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel; the cost of AVIF has not been measured
 _FORMATS = tuple(name for name in FORMATS if name not in ("AVIF", "JPEG2000"))
 _MAX_SCANS = 100  # limit of libtiff
@@ -61,16 +89,27 @@ async def read_request(request: Request, limits: RequestLimits, *, reserve: Call
     Raises:
         RequestError: the request cannot be answered.
     """
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind not in (b"multipart/form-data", b"application/json"):
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("multipart/form-data", "application/json"):
         raise RequestError(
-            415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}"
+            415,
+            f"the body is {shown(kind) if kind else 'without a content type'}; expected multipart/form-data or "
+            "application/json",
         )
-    parameters = request.query_params
-    _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
+    _check_names(request.query_params, ("min_score",), what="parameter")
     body = await read_body(request, limits, reserve=reserve)
-    read = _from_json if kind == b"application/json" else _from_multipart
-    return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
+    if kind == "application/json":
+        images, min_score = await asyncio.to_thread(_from_json, body, limits)
+    else:
+        images, min_score = await _from_multipart(body, request.headers, limits)
+    if not images:
+        raise RequestError(422, "the request has no image; expected at least one")
+    score = _score(request.query_params.get("min_score", min_score))
+    return DetectRequest(await asyncio.to_thread(_checked_images, images, limits), score)
+
+
+def _checked_images(images: list[bytes], limits: RequestLimits) -> list[EncodedImage]:
+    return [checked_image(encoded, image_label(number, len(images)), limits) for number, encoded in enumerate(images)]
 
 
 async def read_body(request: Request, limits: RequestLimits, *, reserve: Callable[[int], None]) -> bytearray:
@@ -98,40 +137,26 @@ async def read_body(request: Request, limits: RequestLimits, *, reserve: Callabl
     return body
 
 
-def _parsed(
-    read: Callable,
-    body: bytearray,
-    options: Mapping[bytes, bytes],
-    parameters: Mapping[str, str],
-    limits: RequestLimits,
-) -> DetectRequest:
-    images, min_score = read(body, options, limits)
-    if not images:
-        raise RequestError(422, "the request has no image; expected at least one")
-    parsed = [checked_image(encoded, image_label(number, len(images)), limits) for number, encoded in enumerate(images)]
-    return DetectRequest(parsed, _score(parameters.get("min_score", min_score)))
-
-
 def image_label(number: int, count: int) -> str:
     """Return the name in messages of image `number` of `count`."""
     return "the image" if count == 1 else f"image {number + 1} of {count}"
 
 
-def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: RequestLimits) -> tuple[list[bytes], Any]:
+def _from_json(body: bytearray, limits: RequestLimits) -> tuple[list[bytes], Any]:
     most = 4 * limits.max_queue + 100
     if value_count(body) > most:
         raise RequestError(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
     content = parsed_json(body)
     if not isinstance(content, dict):
         raise RequestError(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
-    _check_names(content, _KEYS, what="key")
+    _check_names(content, ("images", "min_score"), what="key")
     images = content.get("images")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         raise RequestError(422, "images is missing or not a list of base64 strings")
-    _check_count(len(images), limits)
-    return [_decoded(text, image_label(number, len(images))) for number, text in enumerate(images)], content.get(
-        "min_score"
-    )
+    if len(images) > limits.max_queue:
+        raise RequestError(413, f"the request has more than {limits.max_queue} images")
+    decoded = [_decoded(text, image_label(number, len(images))) for number, text in enumerate(images)]
+    return decoded, content.get("min_score")
 
 
 def value_count(body: bytearray) -> int:
@@ -167,79 +192,38 @@ def _decoded(text: str, label: str) -> bytes:
         raise RequestError(400, f"{label} is not base64") from error
 
 
-class _Parts:
-    """Callbacks of a `MultipartParser` that store the field name and content of each part."""
+class _FormInMemory(MultiPartParser):
+    """Starlette's parser without temporary files on the disk."""
 
-    def __init__(self, limits: RequestLimits):
-        self.parts: list[tuple[str, bytearray]] = []
-        self.ended = False
-        self._limits = limits
-        self._name, self._value, self._disposition = b"", b"", b""
-
-    def on_part_begin(self) -> None:
-        _check_count(len(self.parts), self._limits)  # one part may be min_score
-        self._disposition = b""
-
-    def on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def on_header_end(self) -> None:
-        if self._name.lower() == b"content-disposition":
-            self._disposition = self._value
-        self._name = self._value = b""
-
-    def on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        name = options.get(b"name", b"").decode("latin-1")
-        _check_names([name], _FIELDS, what="field")
-        self.parts.append((name, bytearray()))
-
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self.parts[-1][1].extend(memoryview(data)[start:end])
-
-    def on_end(self) -> None:
-        self.ended = True
+    spool_max_size = 0  # no limit
 
 
-def _from_multipart(
-    body: bytearray, options: Mapping[bytes, bytes], limits: RequestLimits
-) -> tuple[list[bytes], str | None]:
-    parts = _Parts(limits)
-    callbacks: MultipartCallbacks = {
-        "on_part_begin": parts.on_part_begin,
-        "on_part_data": parts.on_part_data,
-        "on_header_field": parts.on_header_field,
-        "on_header_value": parts.on_header_value,
-        "on_header_end": parts.on_header_end,
-        "on_headers_finished": parts.on_headers_finished,
-        "on_end": parts.on_end,
-    }
-    try:
-        parser = MultipartParser(options.get(b"boundary", b""), callbacks)
-        parser.write(bytes(body))
-        parser.finalize()
-    except FormParserError as error:
-        raise RequestError(400, "the body is not a multipart form") from error
-    if not parts.ended:
+async def _from_multipart(body: bytearray, headers: Headers, limits: RequestLimits) -> tuple[list[bytes], str | None]:
+    async def complete() -> AsyncGenerator[bytes, None]:
+        yield bytes(body)
+
+    if not body.rstrip().endswith(b"--"):
         raise RequestError(400, "the multipart form is truncated")
-    images = [bytes(content) for name, content in parts.parts if name in _FILE_FIELDS]
-    _check_count(len(images), limits)
-    scores = [bytes(content).decode("latin-1") for name, content in parts.parts if name == "min_score"]
-    return images, scores[-1] if scores else None
+    try:
+        form = await _FormInMemory(headers, complete(), max_files=limits.max_queue, max_fields=1).parse()
+    except MultiPartException as error:
+        raise RequestError(413 if error.message.startswith("Too many") else 400, f"form: {error.message}") from error
+    try:
+        _check_names(form, ("image", "file", "min_score"), what="field")
+        items = form.multi_items()
+        if any((name == "min_score") == isinstance(value, UploadFile) for name, value in items):
+            raise RequestError(422, "expected files in the fields image and file, and text in min_score")
+        score = form.get("min_score")
+        images = [await value.read() for _, value in items if isinstance(value, UploadFile)]
+        return images, score if isinstance(score, str) else None
+    finally:
+        await form.close()
 
 
 def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:
     for name in names:
         if name not in expected:
             raise RequestError(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
-
-
-def _check_count(count: int, limits: RequestLimits) -> None:
-    if count > limits.max_queue:
-        raise RequestError(413, f"the request has more than {limits.max_queue} images")
 
 
 def checked_image(encoded: bytes, label: str, limits: RequestLimits) -> EncodedImage:

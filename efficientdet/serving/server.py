@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 
 import uvicorn
@@ -14,7 +13,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from efficientdet.options.serve import RequestLimits
-from efficientdet.serving.limits import MAX_CONNECTIONS
 from program_support.errors import InputError
 from program_support.signals import Listener
 
@@ -22,6 +20,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEAD_S = 5.0  # time limit for the head of a connection's first request
 _STALL_S = 20.0  # interval of the check for stalled connections, which are closed after at most twice this time
 _BACKLOG = 128
+_MAX_CONNECTIONS = 256  # each takes a file descriptor, and a process often has 1,024; uvicorn answers 503 beyond
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -75,6 +74,7 @@ def serve(application: ASGIApp, bound: socket.socket, limits: RequestLimits) -> 
             server_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
+            limit_concurrency=_MAX_CONNECTIONS,
             timeout_graceful_shutdown=int(2 * limits.request_timeout_s) + 1,
         )
     )
@@ -100,37 +100,14 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """HTTP connection with a timeout for incomplete request headers and unread replies, which uvicorn does not have.
+    """HTTP connection with a timeout for incomplete request headers and unread replies, which uvicorn does not have."""
 
-    If there are too many, one whose client keeps the server waiting is closed.
-    """
-
-    _since = 0.0
     _seen: tuple | None = None
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
-        self._since = self.loop.time()
         self._watch = self.loop.call_later(_HEAD_S, self._check)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._most_dispensable().transport.abort()
-
-    def _most_dispensable(self) -> "_Connection":
-        """Return the oldest connection that waits for its client, of the address with most of them; else this one."""
-        waiting = [one for one in self.connections if isinstance(one, _Connection) and one._waits_for_client]
-        count = Counter(connection._address for connection in waiting)
-        return max(waiting, key=lambda connection: (count[connection._address], -connection._since), default=self)
-
-    @property
-    def _address(self) -> str | None:
-        return self.client[0] if self.client else None
-
-    @property
-    def _waits_for_client(self) -> bool:
-        """True unless a complete request is being answered."""
-        answering = self.cycle is not None and not self.cycle.more_body and not self.cycle.response_started
-        return not answering and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

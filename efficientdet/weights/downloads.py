@@ -6,20 +6,28 @@ held by the kernel, so that it is released if its process dies.
 """
 
 import contextlib
+import gzip
 import os
 import sys
+import tarfile
+import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dataset.files.untrusted_values import error_context
+from dataset.files.untrusted_values import error_context, shown
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files
-from efficientdet.weights.archives import unpack_checkpoint
 from efficientdet.weights.hub_files import SCHEME, hub_path
-from efficientdet.weights.transfer import Log, Transfer, file_digest
 from program_support.atomic_files import unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 
+if TYPE_CHECKING:
+    from efficientdet.weights.transfer import Log
+
+_LARGEST = 2**33  # bytes of all files; D7x with its optimizer state has 1 GB
+_MOST_FILES = 1000
 SHIPPED = Path(__file__).with_name("shipped")  # checkpoints that this package has, with what they were trained on
 
 
@@ -35,7 +43,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "weights"
 
 
-def local_path(value: str, *, log: Log = print_line) -> str:
+def local_path(value: str, *, log: "Log" = print_line) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
     hf://USER/NAME, hf://USER/NAME/FILE and the checkpoints of this package are names too. An existing path takes
@@ -61,7 +69,7 @@ def shipped_weights() -> list[str]:
     return [path.stem for path in SHIPPED.glob("*.index")]
 
 
-def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
+def cached_weights(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -> Path:
     """Return the path of a file as `cached_file`, or the folder of an extracted archive.
 
     Before a download, Keras's own cache is tried for a file of keras.applications, and an installed package of weights.
@@ -69,6 +77,8 @@ def cached_weights(file: PublishedFile, folder: Path, *, log: Log = print_line) 
     Raises:
         InputError: the file cannot be downloaded.
     """
+    from efficientdet.weights.transfer import file_digest
+
     if file.md5 and not (folder / file.file).exists():
         of_keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models" / file.file
         if of_keras.is_file() and file_digest(of_keras, "md5") == file.md5:
@@ -95,6 +105,8 @@ def _installed_file(packaged: PackagedFile) -> Path | None:
     Raises:
         InputError: it is another file.
     """
+    from efficientdet.weights.transfer import file_digest
+
     for folder in map(Path, sys.path):
         path = folder / packaged.path
         if path.is_file():
@@ -104,12 +116,14 @@ def _installed_file(packaged: PackagedFile) -> Path | None:
     return None
 
 
-def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> Path:
+def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -> Path:
     """Return the verified file in the folder, downloaded if it is not there.
 
     Raises:
         InputError: that fails.
     """
+    from efficientdet.weights.transfer import Transfer, file_digest  # with http.client, 20 ms
+
     target = folder / file.file
     checksum_file = target.with_name(f"{target.name}.sha256")
     try:
@@ -137,7 +151,7 @@ def cached_file(file: PublishedFile, folder: Path, *, log: Log = print_line) -> 
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, log: Log) -> Iterator[bool]:
+def _locked(path: Path, *, log: "Log") -> Iterator[bool]:
     """Hold a lock among the processes of a machine; yield False if the file system has no locks."""
     with open(path, "a") as lock:
         try:
@@ -146,3 +160,40 @@ def _locked(path: Path, *, log: Log) -> Iterator[bool]:
             log(f"waiting for the process that downloads {path.name[1:-5]}")
             locked = lock_file(lock, wait=True)
         yield locked
+
+
+def unpack_checkpoint(archive: Path, folder: Path) -> None:
+    """Extract the checkpoint in an archive to a folder, atomically.
+
+    Raises:
+        InputError: for members that are neither files nor folders, paths outside of the archive and sizes beyond
+            any checkpoint; OSError of the disk.
+    """
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        try:
+            with tarfile.open(archive, "r:gz") as tar:
+                _extract(tar, temporary)
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
+            raise InputError(f"{archive}: cannot be extracted ({error}); remove it and run this again") from error
+        except OSError as error:
+            place = shown(error.filename or str(folder.parent))
+            raise InputError(f"{archive}: cannot be extracted ({place}: {error.strerror})") from error
+        folders = sorted({index.parent for index in Path(temporary).rglob("*.index")})
+        if len(folders) != 1:
+            raise InputError(f"{archive}: has checkpoints in {len(folders)} folders; expected one")
+        try:
+            os.replace(folders[0], folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+
+
+def _extract(tar: tarfile.TarFile, folder: str) -> None:
+    size = 0
+    for number, member in enumerate(tar):
+        size += member.size
+        if number >= _MOST_FILES or size > _LARGEST:
+            raise ValueError(f"more than {_MOST_FILES} files or {_LARGEST >> 30} GiB")
+        if not (member.isfile() or member.isdir()):
+            raise ValueError(f"{member.name!r} is neither a file nor a folder")
+        tar.extract(member, folder, filter="data")

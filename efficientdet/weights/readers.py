@@ -1,7 +1,7 @@
 """Readers of third-party files of weights, recognized by their content.
 
-A reader is a module, or another object, with the members of `WeightReader`: one of this project, or an entry point of
-an installed package.
+A reader is a module, or another object, with the members of `WeightReader`: one of this project, or of a plugin
+(`program_support/plugins.py`).
 """
 
 import contextlib
@@ -15,13 +15,14 @@ import numpy as np
 
 from dataset.files.bounded_files import open_regular_file, read_json
 from program_support.errors import InputError
+from program_support.plugins import load_plugins
 
-ENTRY_POINTS = "efficientdet.weight_readers"
+PLUGINS = "efficientdet.weight_readers"
 _HEAD = 512  # bytes
 
 
 class WeightReader(Protocol):
-    """Reads the files of one format."""
+    """Reads the files of one format. May also have `architecture(path)`: the text in a file that names its network."""
 
     SUFFIXES: tuple[str, ...]  # a file with damaged content is recognized by them
 
@@ -49,24 +50,20 @@ def reader_of(path: str | os.PathLike) -> WeightReader | None:
 
 
 def _readers() -> Iterator[WeightReader]:
-    """Yield every reader. A new one is a module and an entry here, or an entry point of another package."""
-    from importlib.metadata import entry_points
+    from efficientdet.weights import keras_files, safetensors_files
 
-    from efficientdet.weights import keras_files, safetensors_files, torch_files
-
-    yield from (torch_files, safetensors_files, keras_files)
-    yield from (entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS)))
+    yield from (safetensors_files, keras_files)
+    yield from load_plugins(PLUGINS)
 
 
 def stated_architecture(prefix: str) -> str:
-    """Return the architecture in a file of PyTorch or the Hub's config.json beside it, or else the end of its path.
+    """Return the architecture in a file of weights or the Hub's config.json beside it, or else the end of its path.
 
     With the tag of timm's weights, if there is one: it tells their normalization, such as that of AdvProp.
     """
-    from efficientdet.weights import torch_files
-
     path = Path(prefix)
-    if reader_of(path) is torch_files and (stated := torch_files.architecture(path)):
+    read_architecture = getattr(reader_of(path), "architecture", None)
+    if read_architecture and (stated := read_architecture(path)):
         return stated
     with contextlib.suppress(InputError, OSError):
         content = read_json(str(path.with_name("config.json")))

@@ -3,6 +3,7 @@
 import os
 import struct
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
@@ -10,9 +11,9 @@ from safetensors import SafetensorError, deserialize
 from dataset.files.bounded_files import read_json, read_regular_file
 from dataset.files.untrusted_values import error_context, shown
 from efficientdet.weights.hub_files import PART
-from efficientdet.weights.torch_tensors import BFLOAT16, numbers_of
 from program_support.errors import InputError
 
+BFLOAT16 = "bfloat16"
 INDEX = ".safetensors.index.json"  # names the part of each array
 SUFFIXES = (".safetensors", INDEX)
 _NUMBERS = {
@@ -77,3 +78,14 @@ def _array(name: str, dtype: str, shape: list[int], data: bytes | bytearray) -> 
     if dtype not in _NUMBERS:
         raise InputError(f"{shown(name)} has data type {dtype}; expected one of {', '.join(_NUMBERS)}")
     return numbers_of(memoryview(data).toreadonly(), _NUMBERS[dtype]).reshape(shape)
+
+
+def numbers_of(content: bytes | memoryview, number: str, *, big_endian: bool = False) -> np.ndarray:
+    """Return [n] numbers in native byte order; bfloat16, which NumPy lacks, as float32; nonzero bool bytes as True."""
+    order: Literal[">", "<"] = ">" if big_endian else "<"
+    if number == BFLOAT16:
+        return (np.frombuffer(content, f"{order}u2").astype(np.uint32) << 16).view(np.float32)
+    if number == "bool":
+        return np.frombuffer(content, np.uint8) != 0
+    stored = np.frombuffer(content, np.dtype(number).newbyteorder(order))
+    return stored.astype(stored.dtype.newbyteorder("="), copy=False)

@@ -75,8 +75,8 @@ class ScoreCalibration:
     """Calibration of each class by name; `before` and `after`: reliability of all scores, as for the errors."""
 
     classes: dict[str, ClassCalibration]
-    before: Reliability
-    after: Reliability
+    before: "Reliability"
+    after: "Reliability"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return class, expected calibration error before and after, objects, and why a class is not calibrated."""
@@ -135,6 +135,8 @@ def calibrate_scores(comparison: Comparison, *, seed: int = 0) -> ScoreCalibrati
         comparison: detections on images that the detector was not trained on.
         seed: seed of the division of the images into two halves.
     """
+    from object_detection.coco.error_analysis import reliability
+
     counted = comparison.outcomes.counted
     scores, right = comparison.scores[counted].astype(np.float64), comparison.outcomes.right[counted]
     classes = comparison.detections.classes[counted]

@@ -1,1 +1,0 @@
-"""Which unlabeled images to label next."""
