@@ -135,8 +135,6 @@ def calibrate_scores(comparison: Comparison, *, seed: int = 0) -> ScoreCalibrati
         comparison: detections on images that the detector was not trained on.
         seed: seed of the division of the images into two halves.
     """
-    from object_detection.coco.error_analysis import reliability
-
     counted = comparison.outcomes.counted
     scores, right = comparison.scores[counted].astype(np.float64), comparison.outcomes.right[counted]
     classes = comparison.detections.classes[counted]
