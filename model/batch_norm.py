@@ -66,10 +66,10 @@ def _by_moments(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tupl
         return _normalized(layer, inputs, mean, variance), mean, variance
     if layer.groups > 1:
         parts = ops.reshape(inputs, (layer.groups, -1, *inputs.shape[1:]))  # [G, B / G, H, W, C]
-        mean, variance = moments(parts, axes=(1, 2, 3))  # [G, 1, 1, 1, C]
+        mean, variance = moments(parts, mean, axes=(1, 2, 3))  # [G, 1, 1, 1, C]
         outputs = ops.reshape(_normalized(layer, parts, mean, variance), ops.shape(inputs))
         return outputs, ops.mean(mean, axis=(0, 1, 2, 3)), ops.mean(variance, axis=(0, 1, 2, 3))
-    mean, variance = (ops.squeeze(one, (0, 1, 2)) for one in moments(inputs, axes=(0, 1, 2)))
+    mean, variance = (ops.squeeze(one, (0, 1, 2)) for one in moments(inputs, mean, axes=(0, 1, 2)))
     if layer.mean_over_ranks is not None:
         mean, variance = _joined(mean, variance, layer.mean_over_ranks)
     return _normalized(layer, inputs, mean, variance), mean, variance
@@ -81,20 +81,19 @@ def _normalized(layer: BatchNormalization, inputs: Tensor, mean: Tensor, varianc
     return ops.cast((ops.cast(inputs, mean.dtype) - mean) * scale + _float32(layer.beta), inputs.dtype)
 
 
-def moments(inputs: Tensor, *, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def moments(inputs: Tensor, near: Tensor, *, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mean and biased variance over some axes, which remain with length 1, reading the inputs once.
 
-    In float32 for inputs of up to 32 bits. Both are of differences from the first value, so that a large mean does not
-    cancel the variance. The gradient is the closed form, in one read as well; automatic differentiation of a variance
-    would sum all deviations again.
+    In float32 for inputs of up to 32 bits. near [C]: values near the means, such as the running means: the moments are
+    of differences from them, as a large mean would cancel the variance. The gradient is the closed form, in one read
+    as well; automatic differentiation of a variance would sum all deviations again.
     """
     dtype = "float64" if keras.backend.standardize_dtype(inputs.dtype) == "float64" else "float32"
+    near = ops.stop_gradient(ops.cast(near, dtype))
 
     @ops.custom_gradient
     def of_inputs(inputs: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        values = ops.cast(inputs, dtype)
-        first = values[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(values.shape)))]
-        shifted = values - first
+        shifted = ops.cast(inputs, dtype) - near
         # Sums, as Keras's mean of float64 is float32
         total = ops.sum(shifted, axis=axes, keepdims=True)
         count = ops.cast(ops.size(inputs) / ops.size(total), dtype)
@@ -103,10 +102,10 @@ def moments(inputs: Tensor, *, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
         def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
             of_mean, of_variance = ops.unstack(arguments[-1] if upstream is None else upstream)
-            slope = of_mean + 2.0 * of_variance * (ops.cast(inputs, dtype) - first - mean)
+            slope = of_mean + 2.0 * of_variance * (ops.cast(inputs, dtype) - near - mean)
             return ops.cast(slope / count, inputs.dtype)
 
-        return ops.stack([first + mean, ops.maximum(squares - ops.square(mean), 0.0)]), gradient
+        return ops.stack([near + mean, ops.maximum(squares - ops.square(mean), 0.0)]), gradient
 
     mean, variance = ops.unstack(of_inputs(inputs))
     return mean, variance
