@@ -102,6 +102,7 @@ KNOWN_IN = {
     "jax": {
         "efficientdet.optimization.jax_step",
         "efficientdet.devices.runtime",
+        "efficientdet.devices.xla_settings",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
         "efficientdet.devices.jax_processes",
