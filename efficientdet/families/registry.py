@@ -66,8 +66,6 @@ def build_detector(hparams, *, num_classes: int, precision: str = "float32") -> 
 
     from model.initial_values import draw_on_host
 
-    if keras.backend.backend() != "jax":
-        return hparams.family.build(hparams, num_classes=num_classes, precision=precision)
     with keras.StatelessScope():
         detector = hparams.family.build(hparams, num_classes=num_classes, precision=precision)
         draw_on_host(detector.network)
