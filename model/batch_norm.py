@@ -62,24 +62,53 @@ def _fused(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Ten
 
 def _by_moments(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
     mean, variance = _float32(layer.moving_mean), _float32(layer.moving_variance)
-    values = ops.cast(inputs, "float32")
-    if learns and layer.groups > 1:
-        return _by_moments_of_groups(layer, values, inputs.dtype)
-    if learns:
-        mean, variance = ops.moments(values, axes=(0, 1, 2))
-        if layer.mean_over_ranks is not None:
-            mean, variance = _joined(mean, variance, layer.mean_over_ranks)
-    scale, shift = _affine(layer, mean, variance)
-    return ops.cast(values * scale + shift, inputs.dtype), mean, variance
+    if not learns:
+        return _normalized(layer, inputs, mean, variance), mean, variance
+    if layer.groups > 1:
+        parts = ops.reshape(inputs, (layer.groups, -1, *inputs.shape[1:]))  # [G, B / G, H, W, C]
+        mean, variance = moments(parts, mean, axes=(1, 2, 3))  # [G, 1, 1, 1, C]
+        outputs = ops.reshape(_normalized(layer, parts, mean, variance), ops.shape(inputs))
+        return outputs, ops.mean(mean, axis=(0, 1, 2, 3)), ops.mean(variance, axis=(0, 1, 2, 3))
+    mean, variance = (ops.squeeze(one, (0, 1, 2)) for one in moments(inputs, mean, axes=(0, 1, 2)))
+    if layer.mean_over_ranks is not None:
+        mean, variance = _joined(mean, variance, layer.mean_over_ranks)
+    return _normalized(layer, inputs, mean, variance), mean, variance
 
 
-def _by_moments_of_groups(layer: BatchNormalization, values: Tensor, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
-    parts = ops.reshape(values, (layer.groups, -1, *values.shape[1:]))  # [G, B / G, H, W, C]
-    mean, variance = ops.moments(parts, axes=(1, 2, 3), keepdims=True)
-    scale, shift = _affine(layer, mean, variance)
-    outputs = ops.reshape(parts * scale + shift, ops.shape(values))
-    mean, variance = ops.mean(mean, axis=(0, 1, 2, 3)), ops.mean(variance, axis=(0, 1, 2, 3))
-    return ops.cast(outputs, dtype), mean, variance
+def _normalized(layer: BatchNormalization, inputs: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    # Centered before it is scaled: with a large mean, the gradient of the scale would be a difference of large sums.
+    scale = _float32(layer.gamma) * ops.rsqrt(variance + layer.epsilon)
+    return ops.cast((ops.cast(inputs, mean.dtype) - mean) * scale + _float32(layer.beta), inputs.dtype)
+
+
+def moments(inputs: Tensor, near: Tensor, *, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance over some axes, which remain with length 1, reading the inputs once.
+
+    In float32 for inputs of up to 32 bits. near [C]: values near the means, such as the running means: the moments are
+    of differences from them, as a large mean would cancel the variance. The gradient is the closed form, in one read
+    as well; automatic differentiation of a variance would sum all deviations again.
+    """
+    dtype = "float64" if keras.backend.standardize_dtype(inputs.dtype) == "float64" else "float32"
+    near = ops.stop_gradient(ops.cast(near, dtype))
+
+    @ops.custom_gradient
+    def of_inputs(inputs: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+        shifted = ops.cast(inputs, dtype) - near
+        # Sums, as Keras's mean of float64 is float32
+        total = ops.sum(shifted, axis=axes, keepdims=True)
+        count = ops.cast(ops.size(inputs) / ops.size(total), dtype)
+        mean = total / count
+        squares = ops.sum(ops.square(shifted), axis=axes, keepdims=True) / count
+
+        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
+            of_mean, of_variance = ops.unstack(arguments[-1] if upstream is None else upstream)
+            slope = of_mean + 2.0 * of_variance * (ops.cast(inputs, dtype) - near - mean)
+            return ops.cast(slope / count, inputs.dtype)
+
+        return ops.stack([near + mean, ops.maximum(squares - ops.square(mean), 0.0)]), gradient
+
+    mean, variance = ops.unstack(of_inputs(inputs))
+    return mean, variance
 
 
 def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -105,12 +134,8 @@ def divide_statistics(network: keras.Model, groups: int) -> None:
 
 def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:
     """Return scale and shift, [C] float32 each, such that inference computes inputs * scale + shift."""
-    return _affine(layer, _float32(layer.moving_mean), _float32(layer.moving_variance))
-
-
-def _affine(layer: BatchNormalization, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    scale = _float32(layer.gamma) * ops.rsqrt(variance + layer.epsilon)
-    return scale, _float32(layer.beta) - mean * scale
+    scale = _float32(layer.gamma) * ops.rsqrt(_float32(layer.moving_variance) + layer.epsilon)
+    return scale, _float32(layer.beta) - _float32(layer.moving_mean) * scale
 
 
 def _float32(variable: keras.Variable) -> Tensor:

@@ -54,6 +54,37 @@ def test_the_fused_kernel_agrees_with_the_moments(learns, shape):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("shape", "mean", "deviation", "dtype", "tolerance"),
+    [
+        ((3, 5, 4, 6), 7, 3, "float64", 1e-10),
+        ((3, 5, 4, 6), 1e4, 1, "float64", 1e-10),  # the mean square minus the squared mean has 8 digits less
+        ((3, 5, 4, 6), 1e4, 1, "float32", 2e-3),  # float32 near 1e4 has steps of 1e-3
+        ((3, 5, 4, 6), 3, 1, "bfloat16", 1e-2),
+        ((2, 3, 3, 6), 5, 0, "float64", 1e-10),  # constant channels
+        ((1, 1, 1, 6), 2, 1, "float64", 1e-10),  # one value per channel
+    ],
+)
+def test_moments_in_one_read_agree_with_automatic_differentiation(shape, mean, deviation, dtype, tolerance):
+    noise = np.random.default_rng(5).normal(size=shape)
+    inputs = tf.cast(noise * deviation + mean, dtype)
+    near = tf.fill([6], np.float64(mean) * 0.9999)
+    results, slopes = [], []
+    for moments in (
+        lambda values: batch_norm.moments(values, near, axes=(0, 1, 2)),
+        lambda values: tf.nn.moments(tf.cast(values, "float64"), axes=(0, 1, 2), keepdims=True),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            both = moments(inputs)
+            centered = (tf.cast(inputs, both[0].dtype) - both[0]) * tf.math.rsqrt(both[1] + 1e-3)
+            loss = tf.reduce_sum(centered * tf.sin(centered)) + tf.reduce_sum(tf.cos(both[0]) * both[1])
+        results.append(tf.cast(both, "float64"))
+        slopes.append(tf.cast(tape.gradient(loss, inputs), "float64"))
+    np.testing.assert_allclose(*results, rtol=1e-6 if dtype != "float64" else 1e-12, atol=1e-10)
+    np.testing.assert_allclose(*slopes, atol=tolerance)
+
+
 def test_a_batch_of_one_row_has_no_variance():
     layer = BatchNormalization(momentum=0.5)
     outputs = layer(tf.fill([1, 1, 1, 3], 4.0), training=True)
@@ -67,6 +98,7 @@ def test_a_batch_of_one_row_has_no_variance():
 def test_moments_stay_float32_under_16_bits(normalize, policy, dtype):
     """A sum of 40,000 values of about 40 overflows float16, and bfloat16 has 8 bits of mantissa."""
     layer = layer_of(2, policy=policy)
+    layer.moving_mean.assign([37.0, 43.0])  # as after some steps: the moments are of differences from it
     inputs = tf.cast(np.random.default_rng(3).normal(size=(4, 100, 100, 2)) * 2 + 40, dtype)
     exact = inputs.numpy().astype(np.float64)
     outputs, mean, variance = normalize(layer, inputs, True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import keras
 
 from efficientdet.devices.runtime_environment import keep_freed_memory
+from efficientdet.devices.xla_settings import launch_convolutions_in_graphs, store_compiled_programs
 from program_support.errors import InputError
 from program_support.processor import available_cores
 
@@ -60,8 +61,11 @@ def start_runtime(
         raise InputError(f"--precision={precision}: expected one of {', '.join(PRECISIONS)}")
     if keras.backend.backend() == "jax":
         hide_gpus_from_tensorflow()
+        launch_convolutions_in_graphs()
     accelerated = accelerator_count() > 0
     if accelerated:
+        if keras.backend.backend() == "jax":
+            store_compiled_programs()
         check_gpus(_gpus(), newest_kernels=_newest_kernels())
     if owns_process and not accelerated:
         keep_freed_memory()

@@ -62,4 +62,11 @@ def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
 
 def build_detector(hparams, *, num_classes: int, precision: str = "float32") -> "DetectionModel":
     """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
-    return hparams.family.build(hparams, num_classes=num_classes, precision=precision)
+    import keras
+
+    from model.initial_values import draw_on_host
+
+    with keras.StatelessScope():
+        detector = hparams.family.build(hparams, num_classes=num_classes, precision=precision)
+        draw_on_host(detector.network)
+    return detector

@@ -1,0 +1,56 @@
+"""XLA under JAX on GPUs: how kernels are launched, and where compiled programs are stored."""
+
+import os
+import re
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+_LAUNCHES = {
+    # Without CONVOLUTION, which is not in XLA's default, a CUDA graph ends at each convolution.
+    "--xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,"
+    "DYNAMIC_SLICE_FUSION,CONVOLUTION",
+    "--xla_gpu_graph_min_graph_size": "1",
+}
+_KNOWS_CONVOLUTION = (0, 10, 1)  # jaxlib 0.10.0 ends the process at this name
+
+
+def launch_convolutions_in_graphs() -> None:
+    """Let XLA launch a program's kernels as CUDA graphs, convolutions included; call it before JAX opens a device.
+
+    One image through D0 is 643 kernels of 2 us: 3.8 instead of 8.3 ms on an H100. A flag that XLA_FLAGS has is kept,
+    and nothing is set without JAX's CUDA plugin or for a jaxlib that would not know the names.
+    """
+    if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        return
+    if tuple(map(int, re.findall(r"\d+", metadata.version("jaxlib"))[:3])) < _KNOWS_CONVOLUTION:
+        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    chosen = [f"{name}={value}" for name, value in _LAUNCHES.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, [flags, *chosen]))
+
+
+def store_compiled_programs() -> None:
+    """Let JAX store compiled programs and autotuning results in the user's cache folder.
+
+    JAX_COMPILATION_CACHE_DIR names another folder, JAX_ENABLE_COMPILATION_CACHE=false turns it off. The files are code:
+    a folder that another user owns or may write to is not used, with a warning.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "xla"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        reason = f"its owner is user {status.st_uid}" if status.st_uid != os.geteuid() else None
+        reason = reason or ("others may write to it" if status.st_mode & 0o022 else None)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        print(f"warning: {folder}: compiled programs are not stored, {reason}", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "all")
