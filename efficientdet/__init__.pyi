@@ -31,12 +31,13 @@ def compare(
 ) -> efficientdet.operations.results.ComparisonResult:
     """Compare two or more detectors on the same images, as compare.py does.
 
+    The other arguments are flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
+
     Args:
         models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
             others are compared with the first.
         val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
         output_dir: folder for compare.html and compare.json.
-        flags: further flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         Differences with their paired 95 % intervals.
@@ -67,7 +68,6 @@ def convert(
     group_by: str | os.PathLike[str] | None = None,
     include_masks: bool | None = None,
     labeled_classes: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
-    pseudo_labels: str | os.PathLike[str] | None = None,
     label_map_json_path: str | os.PathLike[str] | None = None,
 ) -> efficientdet.operations.results.ConversionResult:
     """Convert labeled images of any supported format to TFRecords, as create_tfrecord.py does.
@@ -75,10 +75,11 @@ def convert(
     Data sets of 1,000 images and more are converted by several processes. A script that calls this then needs
     `if __name__ == "__main__":`, as for every use of `multiprocessing`, or num_threads=1.
 
+    The other arguments are flags of create_tfrecord.py, such as annotations and val_fraction.
+
     Args:
         images: folder of the images.
         output_dir: folder for the records `train-*`, `val-*` and `test-*`.
-        flags: further flags of create_tfrecord.py, such as annotations and val_fraction.
 
     Returns:
         Number of images and boxes of each split, and the names of the classes.
@@ -109,7 +110,6 @@ def evaluate(
     results: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     eval_samples: int | None = None,
-    engine: str | os.PathLike[str] | None = None,
     enable_map_parallelization: bool | None = None,
     bootstrap: int | None = None,
     testdev_dir: str | os.PathLike[str] | None = None,
@@ -123,10 +123,12 @@ def evaluate(
 ) -> efficientdet.operations.results.EvaluationResult | None:
     """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
 
+    The other arguments are flags of eval.py, such as `report`, or `images` and `annotations` instead of
+    `val_file_pattern`.
+
     Args:
         ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).
         val_file_pattern: folder that `convert` wrote, or a glob of records; None with results and val_json_file.
-        flags: further flags of eval.py, such as `report`, or `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         COCO measures; None in every process except the first.
@@ -154,11 +156,12 @@ def examine(
 ) -> efficientdet.operations.results.ExaminationResult:
     """Check a data set before training, as doctor.py does.
 
+    The other arguments are flags of doctor.py, such as annotations of the images, model_name and output_dir.
+
     Args:
         data: folder of labeled images, folder that `convert` wrote, or a glob of records.
         val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
-        flags: further flags of doctor.py, such as annotations of the images, model_name and output_dir.
 
     Returns:
         Findings, suggested hyperparameters and the path of the page.
@@ -189,11 +192,12 @@ def export(
 ) -> efficientdet.operations.results.ExportResult:
     """Export a checkpoint to standalone files and compare each with it, as export.py does.
 
+    The other arguments are flags of export.py, such as formats=["onnx", "openvino"].
+
     Args:
         ckpt: a prefix, a folder or the name of published weights.
         output_dir: folder for the files, artifacts.md and artifacts.json.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
-        flags: further flags of export.py, such as formats=["onnx", "openvino"].
 
     Returns:
         The files, and the agreement of each with the checkpoint.
@@ -247,11 +251,12 @@ def infer(
 
     A camera or stream is read until Ctrl-C, after which the function returns.
 
+    The other arguments are flags of infer.py, such as save, json_lines and mqtt.
+
     Args:
         image_path: images, videos, folders and glob patterns, or one camera number, device or address of a stream.
         output_dir: folder for the results.
         model: checkpoint, file of `export`, or name of published weights.
-        flags: further flags of infer.py, such as save, json_lines and mqtt.
 
     Returns:
         The folder of the results.
@@ -283,7 +288,6 @@ def train(
     checkpoint_period: int | None = None,
     checkpoint_steps: int | None = None,
     resume: str | os.PathLike[str] | None = None,
-    on_nan: str | os.PathLike[str] | None = None,
     lr_per_64: float | None = None,
     warn_of_lr: bool | None = None,
     accumulate_steps: int | None = None,
@@ -300,8 +304,6 @@ def train(
     mlperf_platform: str | os.PathLike[str] | None = None,
     mlperf_cache_cleared: bool | None = None,
     suggest: bool | None = None,
-    balance: str | os.PathLike[str] | None = None,
-    balance_threshold: float | None = None,
     verify_records: str | os.PathLike[str] | None = None,
     max_bad_fraction: float | None = None,
     pretrained_ckpt: str | os.PathLike[str] | None = None,
@@ -311,7 +313,6 @@ def train(
     benchmark: bool | None = None,
     benchmark_steps: int | None = None,
     use_fake_data: bool | None = None,
-    cache: str | os.PathLike[str] | None = None,
     calibration_images: int | None = None,
     validate: bool | None = None,
     testdev_dir: str | os.PathLike[str] | None = None,
@@ -337,11 +338,12 @@ def train(
 
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second Ctrl-C raises it without saving.
 
+    The other arguments are flags of train.py, such as model_name, num_epochs, and hparams={"image_size": 640}.
+
     Args:
         training_file_pattern: folder that `convert` wrote, or a glob of training records.
         model_dir: folder for checkpoints, log, report and the exported model.
         val_file_pattern: glob of validation records. Default: `val-*` of the folder, if it has any.
-        flags: further flags of train.py, such as model_name, num_epochs, and hparams={"image_size": 640}.
 
     Returns:
         Folder, COCO measures of the last evaluation, and the files.

@@ -78,11 +78,12 @@ def train(
 
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second Ctrl-C raises it without saving.
 
+    The other arguments are flags of train.py, such as model_name, num_epochs, and hparams={"image_size": 640}.
+
     Args:
         training_file_pattern: folder that `convert` wrote, or a glob of training records.
         model_dir: folder for checkpoints, log, report and the exported model.
         val_file_pattern: glob of validation records. Default: `val-*` of the folder, if it has any.
-        flags: further flags of train.py, such as model_name, num_epochs, and hparams={"image_size": 640}.
 
     Returns:
         Folder, COCO measures of the last evaluation, and the files.
@@ -104,10 +105,12 @@ def evaluate(
 ) -> results.EvaluationResult | None:
     """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
 
+    The other arguments are flags of eval.py, such as `report`, or `images` and `annotations` instead of
+    `val_file_pattern`.
+
     Args:
         ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).
         val_file_pattern: folder that `convert` wrote, or a glob of records; None with results and val_json_file.
-        flags: further flags of eval.py, such as `report`, or `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         COCO measures; None in every process except the first.
@@ -126,11 +129,12 @@ def export(
 ) -> results.ExportResult:
     """Export a checkpoint to standalone files and compare each with it, as export.py does.
 
+    The other arguments are flags of export.py, such as formats=["onnx", "openvino"].
+
     Args:
         ckpt: a prefix, a folder or the name of published weights.
         output_dir: folder for the files, artifacts.md and artifacts.json.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
-        flags: further flags of export.py, such as formats=["onnx", "openvino"].
 
     Returns:
         The files, and the agreement of each with the checkpoint.
@@ -150,10 +154,11 @@ def convert(images: AnyPath, output_dir: AnyPath = "records", **flags: Any) -> r
     Data sets of 1,000 images and more are converted by several processes. A script that calls this then needs
     `if __name__ == "__main__":`, as for every use of `multiprocessing`, or num_threads=1.
 
+    The other arguments are flags of create_tfrecord.py, such as annotations and val_fraction.
+
     Args:
         images: folder of the images.
         output_dir: folder for the records `train-*`, `val-*` and `test-*`.
-        flags: further flags of create_tfrecord.py, such as annotations and val_fraction.
 
     Returns:
         Number of images and boxes of each split, and the names of the classes.
@@ -190,11 +195,12 @@ def examine(
 ) -> results.ExaminationResult:
     """Check a data set before training, as doctor.py does.
 
+    The other arguments are flags of doctor.py, such as annotations of the images, model_name and output_dir.
+
     Args:
         data: folder of labeled images, folder that `convert` wrote, or a glob of records.
         val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
-        flags: further flags of doctor.py, such as annotations of the images, model_name and output_dir.
 
     Returns:
         Findings, suggested hyperparameters and the path of the page.
@@ -219,11 +225,12 @@ def infer(
 
     A camera or stream is read until Ctrl-C, after which the function returns.
 
+    The other arguments are flags of infer.py, such as save, json_lines and mqtt.
+
     Args:
         image_path: images, videos, folders and glob patterns, or one camera number, device or address of a stream.
         output_dir: folder for the results.
         model: checkpoint, file of `export`, or name of published weights.
-        flags: further flags of infer.py, such as save, json_lines and mqtt.
 
     Returns:
         The folder of the results.
@@ -243,12 +250,13 @@ def compare(
 ) -> results.ComparisonResult:
     """Compare two or more detectors on the same images, as compare.py does.
 
+    The other arguments are flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
+
     Args:
         models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
             others are compared with the first.
         val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
         output_dir: folder for compare.html and compare.json.
-        flags: further flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
 
     Returns:
         Differences with their paired 95 % intervals.
