@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 FEWER_CLASSES = 4
-EPOCHS, STEPS_AN_EPOCH = 10, 4
+EPOCHS, STEPS_AN_EPOCH = 25, 4
 EXACT = "is_training_bn=False"  # statistics of a batch differ with its size
 
 
@@ -95,8 +95,7 @@ def test_it_learns(trained, model_name):
     losses = losses_in(trained)
     assert len(losses) == EPOCHS
     print(f"{model_name}: loss {losses[0]:.2f} to {losses[-1]:.2f}")
-    largest = 0.95 if model_name == "plain-dense" else 0.7  # without batch norm it learns slowly
-    assert np.mean(losses[-3:]) < largest * np.mean(losses[:3])
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
     assert read_arrays(str(trained / "ckpt-final"))["global_step"] == EPOCHS * STEPS_AN_EPOCH
     assert read_description(str(trained / "ckpt-final")).model_name == model_name
 
