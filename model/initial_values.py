@@ -19,11 +19,12 @@ _TRUNCATED = 0.8796256610342398  # standard deviation of the standard normal dis
 def draw_on_host(network: keras.Model) -> None:
     """Make NumPy draw the initial values of a network that was built in a `keras.StatelessScope`.
 
-    The distributions and seeds are those of Keras's initializers, the numbers are not. A variable with another
-    initializer keeps it. Keras calls the initializers at the end of the scope and has no public way to replace them.
+    The distributions and seeds are those of Keras's initializers, the numbers are not. A variable with an initializer
+    of another package keeps it. Keras calls the initializers at the end of the scope and has no public way to replace
+    them.
     """
     for variable in network.variables:
-        if isinstance(variable._initializer, Initializer):
+        if type(variable._initializer).__module__.startswith("keras."):
             variable._initializer = partial(_initial_value, variable._initializer)
 
 
@@ -47,6 +48,8 @@ def _draw(initializer: Initializer, shape: tuple[int, ...]) -> np.ndarray | None
         return random.normal(initializer.mean, initializer.stddev, shape)
     if isinstance(initializer, RandomUniform):
         return random.uniform(initializer.minval, initializer.maxval, shape)
+    if len(shape) < 2:
+        return None
     field = math.prod(shape[:-2])
     fans = {"fan_in": field * shape[-2], "fan_out": field * shape[-1], "fan_avg": field * (shape[-2] + shape[-1]) / 2}
     deviation = math.sqrt(initializer.scale / fans[initializer.mode])

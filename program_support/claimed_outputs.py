@@ -247,7 +247,11 @@ def read_mark(path: Path) -> dict[str, Any]:
 def _refuse_changes(folder: Path, recorded: dict[str, Any], *, archive: str) -> None:
     """Raise InputError if files below a folder were changed, added or removed since it was unpacked."""
     now = _digests(folder)
-    for name in sorted({*now, *recorded}):
+    for name, value in recorded.items():
+        if isinstance(value, list) and (folder / name).is_file():  # of an earlier version: size and time
+            status = (folder / name).stat()
+            recorded = recorded | {name: now.get(name) if [status.st_size, status.st_mtime_ns] == value else ""}
+    for name in sorted(name for name in {*now, *recorded} if not Path(name).name.startswith(".")):
         if now.get(name) != recorded.get(name):
             change = "removed" if name not in now else "changed" if name in recorded else "added"
             raise InputError(

@@ -145,7 +145,7 @@ def unknown_name_hint(name: str, flags: Collection[str]) -> str:
     """Return a hint for an unknown name: the flag for another program's name, or the nearest of the `flags`, or ""."""
     key = name.replace("-", "_").lower()
     for hint in (key, *next((hints for names, hints in _OTHER_NAMES.items() if key in names), ())):
-        if " " in hint:
+        if " " in hint and hint != key:
             return hint
         if hint.partition("=")[0] in flags:
             return f"use --{hint}"

@@ -1,7 +1,6 @@
 """Progress and remaining time of a run: a bar on a terminal, a line every ten seconds in a log."""
 
 import contextlib
-import datetime
 import math
 import sys
 import time
@@ -164,4 +163,6 @@ class Progress:
 
 def duration(seconds: float) -> str:
     """Return minutes and seconds, with hours if there are any: 1:23, 2:00:05."""
-    return str(datetime.timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

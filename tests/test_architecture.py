@@ -148,6 +148,7 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.plugins.cluster.ray_cluster",  # passes it on to other machines
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
+    "efficientdet.families.registry",  # under JAX each of Keras's initializers is a program to compile
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.optimization.build_step",  # one class for each backend
     "efficientdet.devices.distributed",

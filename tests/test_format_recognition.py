@@ -818,3 +818,24 @@ def test_a_format_of_a_package_outside(tmp_path, photos, monkeypatch):
     assert ConvertOptions(format="pipes").format == "pipes"
     with pytest.raises(InputError, match="--format=tubes: expected one of auto, coco"):
         ConvertOptions(format="tubes")
+
+
+def test_findings_and_fingerprints_belong_to_their_split(tmp_path):
+    """Five good and five bad lines in valid/ do not count against train/, and a corrected one leaves train/ as it is."""
+    for split, lines in (("train", ["0 .5 .5 .2 .2"] * 2), ("valid", ["0 .5 .5 .2 .2", "0 9 9 9 9", "7 .5 .5 .2 .2"])):
+        for kind in ("images", "labels"):
+            (tmp_path / split / kind).mkdir(parents=True)
+        for number, line in enumerate(lines):
+            Image.new("RGB", (40, 30)).save(tmp_path / split / "images" / f"{split}{number}.jpg")
+            (tmp_path / split / "labels" / f"{split}{number}.txt").write_text(f"{line}\n0 .4 .4 .1 .1\n")
+    (tmp_path / "data.yaml").write_text("names: [nut]\n")
+
+    before = read_parts(tmp_path, tmp_path)
+    assert {split: (data.listed_boxes, len(data.skipped)) for split, data in before.items()} == {
+        "train": (4, 0),
+        "val": (6, 2),
+    }
+    (tmp_path / "valid" / "labels" / "valid1.txt").write_text("0 .5 .5 .2 .2\n")
+    after = read_parts(tmp_path, tmp_path)
+    assert after["train"].fingerprint == before["train"].fingerprint
+    assert after["val"].fingerprint != before["val"].fingerprint

@@ -2,8 +2,8 @@
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -69,6 +69,7 @@ class ReportEntry:
     reason: str
     image_id: int | None = None
     annotation_id: int | None = None
+    split: str | None = None  # of what was read, until the data set is divided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class AnnotatedDataSet:
     noted: list[ReportEntry] = field(default_factory=list)
     shards: np.ndarray | None = None  # [N] int
     split_from: tuple[int, int] | None = None
+    split_fingerprints: Mapping[str | None, str] = field(default_factory=dict)  # of what was read of each split
 
     @property
     def listed_images(self) -> int:
@@ -111,7 +113,8 @@ class NothingUsable(InputError):
 class LabelCollector:
     """Collects images, classes and findings while a reader reads labels.
 
-    `hasher` is updated with all that is read. `notes` counts what was derived, by reason.
+    `hasher` is updated with all that is read. `notes` counts what was derived, by reason. `split`: the split of what is
+    being read, which findings and `hasher` belong to; None: all.
     """
 
     source: str
@@ -119,8 +122,14 @@ class LabelCollector:
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
-    hasher: Any = field(default_factory=hashlib.sha256)
+    split: str | None = None
+    _hashers: dict[str | None, Any] = field(default_factory=lambda: defaultdict(hashlib.sha256))
     _ids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def hasher(self) -> Any:
+        """Return the hash of what is read of the current split."""
+        return self._hashers[self.split]
 
     @contextmanager
     def skipping(
@@ -138,11 +147,12 @@ class LabelCollector:
                 kind = "box"
             file = file or self.source
             reason = f"{where} {error}".strip().removeprefix(f"{file}: ")
-            self.skipped.append(ReportEntry(kind=kind, file=file, reason=reason))
+            self.skipped.append(ReportEntry(kind=kind, file=file, reason=reason, split=self.split))
 
     def note(self, reason: str, *, file: str = "", kind: str = "image", image_id: int | None = None) -> None:
         """Add a note on an image or a box of a file, or of the source."""
-        self.noted.append(ReportEntry(kind=kind, file=file or self.source, image_id=image_id, reason=reason))
+        file = file or self.source
+        self.noted.append(ReportEntry(kind=kind, file=file, image_id=image_id, reason=reason, split=self.split))
 
     def id_of(self, name: str) -> int:
         """Return the id of a class: 1, 2, ... in order of appearance; whitespace around its name is stripped.
@@ -160,7 +170,7 @@ class LabelCollector:
         Raises:
             NothingUsable: there are no boxes.
         """
-        if not self._ids or not (self.skipped or any(image.objects for image in self.images)):
+        if not self._ids:
             raise NothingUsable(self.source, self.skipped)
         with error_context(f"{self.source}:"):
             return self.data_set(ClassNames.numbered([*self._ids]))
@@ -171,11 +181,13 @@ class LabelCollector:
             ReportEntry(kind="box", file=self.source, reason=f"{count} {reason}")
             for reason, count in self.notes.items()
         ]
+        fingerprints = {split: hasher.hexdigest() for split, hasher in self._hashers.items()} or {None: ""}
         return AnnotatedDataSet(
             source=self.source,
             images=self.images,
             class_names=class_names,
-            fingerprint=self.hasher.hexdigest(),
+            fingerprint=" ".join(fingerprints.values()),
+            split_fingerprints=fingerprints,
             listed_boxes=sum(len(image.objects) for image in self.images)
             + sum(finding.kind == "box" for finding in self.skipped),
             skipped=self.skipped,

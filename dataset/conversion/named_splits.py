@@ -2,11 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
 from dataset.files.bounded_files import read_image_file, read_json
 from program_support.errors import InputError
 from program_support.remote_addresses import read_ahead
@@ -107,7 +107,7 @@ def split_of_root(folder: str | Path) -> str | None:
 def splits_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict[str, AnnotatedDataSet]:
     """Return the splits of a data set, whose images are in these `splits`, or all of it as the split "".
 
-    The first split keeps the findings of the reader and the boxes of images that are not listed.
+    Findings of the reader that belong to no split are the first split's.
 
     Raises:
         InputError: as `split_of_each` does.
@@ -118,17 +118,39 @@ def splits_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict
     images: dict[str, list[AnnotatedImage]] = {split: [] for split in SPLITS if split in assigned}
     for image, split in zip(data.images, assigned, strict=True):
         images.setdefault(split, []).append(image)
-    boxes = {split: sum(len(image.objects) for image in split_images) for split, split_images in images.items()}
     first, *others = images
-    return {
-        first: replace(
-            data, images=images[first], listed_boxes=data.listed_boxes - sum(boxes[split] for split in others)
-        ),
-        **{
-            split: replace(data, images=images[split], listed_boxes=boxes[split], skipped=[], noted=[])
-            for split in others
-        },
+
+    def findings_of(findings: Sequence[ReportEntry], split: str) -> list[ReportEntry]:
+        return [
+            replace(finding, split=None)
+            for finding in findings
+            if (finding.split if finding.split in images else first) == split
+        ]
+
+    skipped = {split: findings_of(data.skipped, split) for split in images}
+    boxes = {
+        split: sum(len(image.objects) for image in images[split])
+        + sum(finding.kind == "box" for finding in skipped[split])
+        for split in images
     }
+    boxes[first] = data.listed_boxes - sum(boxes[split] for split in others)  # and those of images that are not listed
+    return {
+        split: replace(
+            data,
+            images=images[split],
+            listed_boxes=boxes[split],
+            skipped=skipped[split],
+            noted=findings_of(data.noted, split),
+            fingerprint=_fingerprint_of(data, split, others=images.keys() - {split}),
+        )
+        for split in images
+    }
+
+
+def _fingerprint_of(data: AnnotatedDataSet, split: str, *, others: Collection[str]) -> str:
+    """Return a hash of what was read for a split, or for no split in particular."""
+    read = [digest for name, digest in data.split_fingerprints.items() if name not in others]
+    return " ".join(read) or data.fingerprint
 
 
 def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:

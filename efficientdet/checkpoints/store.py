@@ -23,7 +23,7 @@ from efficientdet.checkpoints.checkpoint import (
     write_second_name,
     writing_order,
 )
-from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description
+from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
 from efficientdet.checkpoints.pretrained_weights import Source, read_source
 from program_support.errors import InputError
 
@@ -94,7 +94,7 @@ class CheckpointStore:
         return prefix
 
     def prefixes(self) -> list[Path]:
-        """Return the prefixes of the checkpoints, the newest first; those with a damaged description come last."""
+        """Return the prefixes of the checkpoints, the newest first."""
         bundles = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
         return sorted(bundles, key=writing_order, reverse=True)
 
@@ -106,7 +106,9 @@ class CheckpointStore:
         """
         if not (bundles := self.prefixes()):
             return None
-        for prefix in bundles:
+        # A damaged description sorts last, but is reported even where a later checkpoint is intact.
+        damaged = [prefix for prefix in bundles if not _is_described(prefix)]
+        for prefix in [*damaged, *(prefix for prefix in bundles if prefix not in damaged)]:
             try:
                 return read_checkpoint(prefix)
             except InputError as error:
@@ -135,6 +137,14 @@ class CheckpointStore:
             of_bundle = file.suffix.startswith(".data-") or file.suffix == DESCRIPTION_SUFFIX
             if of_bundle and _NAME.fullmatch(file.stem) and not file.with_suffix(INDEX_SUFFIX).exists():
                 file.unlink()
+
+
+def _is_described(prefix: Path) -> bool:
+    try:
+        read_description(prefix)
+    except InputError:
+        return False
+    return True
 
 
 def read_checkpoint(path: str | Path) -> Source:

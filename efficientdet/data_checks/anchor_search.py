@@ -198,7 +198,11 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
         reduced_to = f" ({_by_class(after, worst)})" if worst else ""
         fixes.append(f"{as_hparams(settings)} reduces this to {share(after.unmatched_in_training.mean())}{reduced_to}")
     if _severity(after) >= _MANY_UNMATCHED:
-        fixes.append("a larger image_size, or tiles of the images (tile_size), show the objects larger")
+        larger = ["tiles of the images (tile_size)"] * (not view.hparams.tile_size)
+        if hasattr(view.hparams, "anchor_scale") and "image_size" not in fixed:  # else anchors grow with the input
+            larger.insert(0, "a larger image_size")
+        if larger:
+            fixes.append(f"{', or '.join(larger)}: the objects are larger then")
     height, width = view.size
     yield Finding(
         "anchors",

@@ -15,6 +15,8 @@ from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
 from program_support.installation import program_digest
 
+_COMPARED = ("tensorflow", "keras", "numpy", "jax", "jaxlib", "horovod")  # packages that compute
+
 
 def require_agreement(
     config: Any, world: World, *, rank_fields: Collection[str] = (), index: RecordIndex | None = None
@@ -31,7 +33,7 @@ def require_agreement(
         return
     settings = {
         "the code of this program": program_digest(),
-        "the versions of packages": versions(),
+        **{f"the version of {name}": version for name, version in versions().items() if name in _COMPARED},
         "records": None if index is None else _digest_of_index(index),
         **_fields(config, rank_fields),
     }

@@ -28,7 +28,7 @@ Batch = TypeVar("Batch")
 _SIDE, _SIDE_ON_CPU = 8192, 1024
 _QUEUED = 4  # products that are queued at once, so that an accelerator does not wait for the next
 _FEWEST_REPETITIONS = 3
-_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
+_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "horovod", "numpy", "onnxruntime", "openvino")
 
 
 def backend_name() -> str:

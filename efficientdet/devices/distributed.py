@@ -7,12 +7,14 @@ single process needs neither Horovod nor a launcher.
 import contextlib
 import faulthandler
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from efficientdet.devices.xla_settings import launch_convolutions_in_graphs
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
 
@@ -178,6 +180,7 @@ def join_world(
         group_size = group_size or 1
         _check_group_size(group_size, of=process_count, name="processes")
         return World() if process_count == 1 else _join_horovod(launcher, process_count, group_size=group_size)
+    launch_convolutions_in_graphs()
     if process_count > 1:
         join = load_plugin("efficientdet.processes", "jax")
         world = join(launcher, process_count, environment, num_devices=num_devices)
@@ -230,6 +233,7 @@ def _join_horovod(launcher: str, process_count: int, *, group_size: int) -> Worl
             f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
             "bash scripts/install_horovod.sh"
         ) from error
+    _require_equal_groups(process_count, group_size)
     groups = [
         hvd.ProcessSet(range(first, first + group_size))
         for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)
@@ -249,6 +253,36 @@ def _join_horovod(launcher: str, process_count: int, *, group_size: int) -> Worl
         group_size=group_size,
         group=groups[hvd.rank() // group_size] if groups else None,
     )
+
+
+def _require_equal_groups(process_count: int, group_size: int) -> None:
+    """Raise InputError if this rank's groups differ from the first rank's: Horovod would abort after 30 seconds.
+
+    Only Gloo's launchers serve values before Horovod is initialized.
+    """
+    address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
+    if process_count < 4 or not address or not port:  # fewer form no groups
+        return
+    from horovod.runner.http.http_client import put_data_into_kvstore, read_data_from_kvstore
+
+    rank, ends = os.environ["HOROVOD_RANK"], time.monotonic() + STALL_SECONDS
+    if rank == "0":
+        put_data_into_kvstore(address, port, "bn_group", rank, group_size)
+        return
+    while True:
+        try:
+            first = read_data_from_kvstore(address, port, "bn_group", "0")
+        except RuntimeError:  # not yet there
+            if time.monotonic() > ends:
+                return
+            time.sleep(0.1)
+            continue
+        if first != group_size:
+            raise InputError(
+                f"the processes differ in --bn_group (process 0: {first}, process {rank}: {group_size}): expected the "
+                "same command in each"
+            )
+        return
 
 
 def _select_gpu(local_rank: int) -> None:

@@ -39,7 +39,7 @@ def store_compiled_programs() -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir:
+    if jax.config.values["jax_compilation_cache_dir"]:
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "xla"
     try:

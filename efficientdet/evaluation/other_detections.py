@@ -203,7 +203,11 @@ def _spellings(name: str) -> list[str]:
 
 def _check_category(number: Any, category_ids: Collection[int]) -> None:
     if type(number) is not int or number not in category_ids:
-        hint = "; they seem to begin with 0, as those of YOLO: add 1 to each" if number == 0 else ""
+        hint = (
+            "; they seem to begin with 0, as those of YOLO: add 1 to each"
+            if number == 0 and min(category_ids) == 1
+            else ""
+        )
         raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
 
 

@@ -28,7 +28,7 @@ class Onnx(ExportedFile):
     """The complete detector."""
 
     name, file = "onnx", "detector.onnx"
-    other_names: tuple[str, ...] = ("tensorrt", "trt", "engine")
+    other_names: tuple[str, ...] = ("tensorrt", "trt", "engine", "onnx-efficientnms")
     suffix, title = ".onnx", "ONNX"
     runtimes: tuple[str, ...] = ("onnxruntime", "openvino")
 

@@ -1,6 +1,6 @@
 """Hyperparameters that all families share (input, optimizer and schedule), and the checks of `--hparams`.
 
-The class of a family adds the hyperparameters of its network (families/*/hyperparameters.py). All keys are in one flat
+The class of a family adds the hyperparameters of its network (families/). All keys are in one flat
 namespace, as in the references. Imports neither Keras nor TensorFlow, so that an error is reported before their slow
 import.
 """

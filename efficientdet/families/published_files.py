@@ -95,7 +95,8 @@ def by_short_name() -> dict[str, PublishedFile]:
     files = dict(BACKBONES)
     for family in sorted(pkgutil.iter_modules([os.path.dirname(__file__)])):
         if family.ispkg:
-            files.update(importlib.import_module(f"{__package__}.{family.name}.presets").PUBLISHED_FILES)
+            presets = importlib.import_module(f"{__package__}.{family.name}.presets")
+            files.update(getattr(presets, "PUBLISHED_FILES", {}))
     for plugin in load_plugins("efficientdet.published_files"):
         files.update(plugin)
     return files

@@ -66,7 +66,12 @@ def build_detector(hparams, *, num_classes: int, precision: str = "float32") -> 
 
     from model.initial_values import draw_on_host
 
-    with keras.StatelessScope():
+    if keras.backend.backend() != "jax":
+        return hparams.family.build(hparams, num_classes=num_classes, precision=precision)
+    with keras.StatelessScope() as scope:
         detector = hparams.family.build(hparams, num_classes=num_classes, precision=precision)
         draw_on_host(detector.network)
+    for variable in detector.network.variables:  # a family may assign weights, which the scope only remembers
+        if (value := scope.get_current_value(variable)) is not None:
+            variable.assign(value)
     return detector

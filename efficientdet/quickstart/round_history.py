@@ -1,4 +1,4 @@
-"""History of the rounds of a quick start: AP by labels and minutes, as a page and as JSON."""
+"""History of the rounds of a quick start: AP by labels, as a page and as JSON."""
 
 import json
 from pathlib import Path

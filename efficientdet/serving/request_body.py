@@ -206,6 +206,8 @@ async def _from_multipart(body: bytearray, headers: Headers, limits: RequestLimi
         raise RequestError(400, "the multipart form is truncated")
     try:
         form = await _FormInMemory(headers, complete(), max_files=limits.max_queue, max_fields=1).parse()
+    except UnicodeError as error:  # a charset such as "undefined"
+        raise RequestError(400, "form: its charset cannot be used") from error
     except MultiPartException as error:
         raise RequestError(413 if error.message.startswith("Too many") else 400, f"form: {error.message}") from error
     try:

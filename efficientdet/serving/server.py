@@ -20,7 +20,8 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEAD_S = 5.0  # time limit for the head of a connection's first request
 _STALL_S = 20.0  # interval of the check for stalled connections, which are closed after at most twice this time
 _BACKLOG = 128
-_MAX_CONNECTIONS = 256  # each takes a file descriptor, and a process often has 1,024; uvicorn answers 503 beyond
+_MAX_CONNECTIONS = 256  # uvicorn answers a complete request with 503 beyond
+_MAX_OPEN = 3 * _MAX_CONNECTIONS  # each takes a file descriptor, and a process often has 1,024
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -107,6 +108,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
+        if len(self.connections) > _MAX_OPEN:
+            transport.abort()
+            return
         self._watch = self.loop.call_later(_HEAD_S, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,9 +18,8 @@ async function detect(blob) {
   form.append("image", blob, "image");
   for (;;) {
     const reply = await fetch(`/v1/detect?min_score=${LEAST_SCORE}`, {method: "POST", body: form});
-    const content = await reply.json();
-    if (reply.ok) return content;
-    if (reply.status !== 503) throw new Error(content.error);
+    if (reply.ok) return await reply.json();
+    if (reply.status !== 503) throw new Error((await reply.json()).error);  // 503 beyond the connections is no JSON
     await new Promise((done) => setTimeout(done, 1000 * Number(reply.headers.get("retry-after") || 1)));
   }
 }

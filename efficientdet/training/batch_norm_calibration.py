@@ -85,6 +85,8 @@ class Calibration:
         if not self._variables:
             return
         seeds = [np.asarray(seed.value).copy() for seed in self._seeds]
+        for mean, _ in self._variables:  # moments are differences from it: a repeated calibration has the same bits
+            mean.assign(np.zeros(mean.shape, mean.dtype))
         measured = [
             [(np.asarray(mean), np.asarray(variance)) for mean, variance in self._statistics(batch.images, batch.sizes)]
             for batch in batches

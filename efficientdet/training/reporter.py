@@ -79,11 +79,11 @@ class Reporter:
         """Report the final metrics of the averaged weights with a table, and write the submission file."""
         config = self._run.config
         self._run.journal.print(evaluation.measures.table())
+        self._report_averaged(epoch, evaluation)
         if self._run.world.is_first:
             write_measures(self._folder / "metrics-final.json", evaluation.measures)
             if config.testdev_dir:
                 write_results(Path(config.testdev_dir, TESTDEV_FILE_NAME), results_json(evaluation.rows))
-        self._report_averaged(epoch, evaluation)
 
     @_only_warns
     def write_page(self) -> None:
@@ -184,6 +184,7 @@ class Reporter:
             write_measures(self._folder / f"metrics-{epoch}.json", replace(evaluation.measures, intervals={}))
             self._draw(evaluation.rows)
 
+    @_only_warns
     def _draw(self, rows: DetectionRows) -> None:
         """Draw detections in the first validation images, the same images in each evaluation."""
         names, ids = self._run.config.class_names.names, list(self._run.config.class_names.category_ids)

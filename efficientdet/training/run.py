@@ -299,7 +299,7 @@ class Run:
     @property
     def time_to_target(self) -> float | None:
         """Minutes of training until the end of the evaluation that reached --target_ap; None if none has reached it."""
-        return self.state.progress.best_seconds / 60 if self.target_reached else None
+        return self.state.progress.best_seconds / 60 or None if self.target_reached else None
 
     @property
     def reason_to_stop(self) -> str:

@@ -75,8 +75,8 @@ class ScoreCalibration:
     """Calibration of each class by name; `before` and `after`: reliability of all scores, as for the errors."""
 
     classes: dict[str, ClassCalibration]
-    before: "Reliability"
-    after: "Reliability"
+    before: Reliability
+    after: Reliability
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return class, expected calibration error before and after, objects, and why a class is not calibrated."""

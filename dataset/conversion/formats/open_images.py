@@ -62,21 +62,24 @@ def read_open_images_file(path: str, images: ImageFolder, *, with_masks: bool, s
 
     All boxes are kept in memory, as those of other formats.
     """
-    tables = FolderFiles(Path(path).parent, (".csv",))
-    descriptions = next(
-        (str(tables.path(name)) for name in tables.names if describes_classes(str(tables.path(name)))), None
-    )
+    folder = Path(path).absolute().parent
+    tables = FolderFiles(folder, (".csv",))
+    files = [
+        *map(tables.path, tables.names),
+        *sorted(folder.parent.glob("*.csv")),
+    ]  # for train/ and validation/
+    descriptions = next((str(file) for file in files if describes_classes(str(file))), None)
     if descriptions is None:
         data = read_csv_boxes(path, images, with_masks=with_masks, split=split)
         if codes := [name for name in named_classes(data).names if name.startswith(("/m/", "/g/"))]:
             raise InputError(
-                f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
-                "with their names"
+                f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder "
+                "or the one above, with their names"
             )
         return data
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as index:
         data = read_open_images(
-            object_annotations_file=path, class_descriptions_file=descriptions, index_folder=Path(folder)
+            object_annotations_file=path, class_descriptions_file=descriptions, index_folder=Path(index)
         )
         in_memory = [
             AnnotatedImage(file_name=images.named(image.file_name, split=split), objects=image.objects, in_shares=True)

@@ -30,6 +30,7 @@ from dataset.conversion.class_numbering import classes_by_name, read_label_map
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import SPLITS, split_of_each, split_of_folders, split_of_word
 from dataset.files.bounded_files import read_text_file
+from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
 from dataset.files.xml_files import read_xml
@@ -49,7 +50,16 @@ def read_voc_tree(annotations: str, images: ImageFolder, *, with_masks: bool, sp
         paths_of_folder[tree.path(name).parent].append(tree.path(name))
     if not paths_of_folder:
         raise InputError(f"{root}: holds no XML file")
-    entries = [entry for folder, paths in paths_of_folder.items() for entry in _paths_by_split(folder, paths, root)]
+    labeled = {  # other XML files, such as GDAL's beside images, are in folders of their own
+        folder: paths
+        for folder, paths in paths_of_folder.items()
+        if any(kind_of_file(path) is FileKind.VOC for path in paths)
+    }
+    entries = [
+        entry
+        for folder, paths in (labeled or paths_of_folder).items()
+        for entry in _paths_by_split(folder, paths, root)
+    ]
     splits = split_of_each([str(path) for path, _ in entries], [named for _, named in entries], where=annotations)
     return read_voc(
         annotations_folder=str(root),
@@ -99,6 +109,7 @@ def read_voc(
     by_name = dict(zip(class_names.names, class_names.category_ids, strict=True))
     numbers = image_ids([path.name for path in paths])
     for path, image_id, split in zip(paths, numbers, splits or [None] * len(paths), strict=True):
+        labels.split = split
         with labels.skipping(file=str(path)):
             root, content = _read_xml(path)
             labels.hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())

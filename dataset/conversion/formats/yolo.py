@@ -73,6 +73,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool, split:
         has_keypoints = True
     known, without = frozenset(class_names.category_ids), Counter[str]()
     for split_name, names in by_split.items():
+        collector.split = split_name or None
         for name in names:
             image = AnnotatedImage(file_name=name, in_shares=True, is_upright=True, split=split_name or None)
             with collector.skipping(file=name):
@@ -89,8 +90,10 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool, split:
                     without[split_name] += 1
                 collector.images.append(image)
     for split_name, count in without.items():
+        collector.split = split_name or None
         reason = f"{count} of {len(by_split[split_name])} images have no label file: used as images without objects"
         collector.note(reason, file=str(labels.folder))
+    collector.split = None
     data = collector.data_set(class_names)
     if not data.listed_boxes:
         raise InputError(

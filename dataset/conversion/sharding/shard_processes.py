@@ -205,7 +205,7 @@ def convert_on_cluster(
 
 def _without_fatal(cluster: Cluster, task: ShardTask) -> ShardTask:
     images = [*task.images]
-    decoded = cluster.run(partial(_decode, replace(task, images=())), images, size=len(images))
+    decoded = cluster.run(partial(_decode, replace(task, images=())), images, size=max(1, len(images)))
     return replace(task, fatal=frozenset(images[done.start].file_name for done in decoded if done.crash))
 
 

@@ -20,6 +20,7 @@ from dataset.conversion.annotations import (
     AnnotatedImage,
     AnnotatedObject,
     LabelCollector,
+    NothingUsable,
     box_around,
     box_around_rotated,
     coordinate,
@@ -65,7 +66,7 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool, split: str | 
     for node in nodes:
         where = f"image {shown(node.get('name'))}"
         with labels.skipping(where):
-            subset = split_of_word(node.get("subset", ""))
+            subset = labels.split = split_of_word(node.get("subset", ""))
             image = AnnotatedImage(
                 file_name=images.named(node.get("name"), split=subset or split),
                 size=size_of_texts(node.get("height"), node.get("width")),
@@ -73,6 +74,8 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool, split: str | 
             )
             _add_objects(node, image, labels, where=where, with_masks=with_masks)
             labels.images.append(image)
+    if not labels.skipped and not any(image.objects for image in labels.images):
+        raise NothingUsable(path, [])
     return labels.named_data_set()
 
 

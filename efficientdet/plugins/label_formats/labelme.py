@@ -54,6 +54,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool, spl
         file = str(files.path(name))
         if path.is_dir() and is_conversion_output(Path(file)):
             continue
+        labels.split = split_of_folders(name)
         labels.hasher.update(name.encode() + b"\0")
         with labels.skipping(file=file):
             content = read_json(file, hasher=labels.hasher)
