@@ -252,9 +252,11 @@ def test_the_file_finds_what_the_checkpoint_finds(exported, name):
     ours = efficientdet.load_detector(folder / name, batch_size=2).predict(images, min_score=0)
     theirs = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
     for found, wanted in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-2)
         np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
-        assert found.names == wanted.names
+        # The order of equal scores depends on their last bits.
+        places, expected = (np.lexsort(one.boxes.T) for one in (found, wanted))
+        np.testing.assert_allclose(found.boxes[places], wanted.boxes[expected], atol=1e-2)
+        assert [found.names[place] for place in places] == [wanted.names[place] for place in expected]
         assert len(found) == 20
 
 

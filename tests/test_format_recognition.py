@@ -821,7 +821,7 @@ def test_a_format_of_a_package_outside(tmp_path, photos, monkeypatch):
 
 
 def test_findings_and_fingerprints_belong_to_their_split(tmp_path):
-    """Five good and five bad lines in valid/ do not count against train/, and a corrected one leaves train/ as it is."""
+    """Bad lines in valid/ do not count against train/, and a corrected one leaves train/ as it is."""
     for split, lines in (("train", ["0 .5 .5 .2 .2"] * 2), ("valid", ["0 .5 .5 .2 .2", "0 9 9 9 9", "7 .5 .5 .2 .2"])):
         for kind in ("images", "labels"):
             (tmp_path / split / kind).mkdir(parents=True)

@@ -140,7 +140,7 @@ def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
 def test_ranks_that_find_different_checkpoints_say_so(drawn, copied):
     done, _ = run_ranks(2, drawn, copied, without_folder=1, **{**SETTINGS, "batch_size": 2})
     assert done.returncode != 0
-    assert "ranks found checkpoints of different steps (rank 0: 12, rank 1: 0)" in done.stdout + done.stderr
+    assert "ranks found checkpoints of different steps (12, 0)" in done.stdout + done.stderr
 
 
 SLOW_TO_END = """

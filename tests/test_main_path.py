@@ -48,7 +48,7 @@ def trained(tmp_path_factory):
         "--batch_size=4",
         "--eval_batch_size=4",
         "--num_epochs=1",
-        "--lr=0.01",
+        "--lr=0.001",
         # Gaussian suppression multiplies a score by a factor for each of up to 100 boxes: it amplifies the last bits
         "--hparams=image_size=64,nms_configs.method=hard",
         "--precision=float32",
@@ -86,7 +86,7 @@ def test_provenance_has_the_checksums_of_what_was_read_and_written(trained):
     }
     assert stored["weights"] == sums(model_dir.glob("ckpt-final.[di]*"))
     assert stored["metrics"] == json.loads((model_dir / "metrics-final.json").read_text())
-    assert stored["options"]["lr"] == 0.01
+    assert stored["options"]["lr"] == 0.001
     assert (stored["last_step"], stored["resumed_after_step"], stored["seed"]) == (2, 0, 0)
 
 

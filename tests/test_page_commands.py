@@ -258,8 +258,6 @@ FIRST = {
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
-        "RAY_ADDRESS=10.0.0.5:6379 python eval.py --ckpt=runs/first --val_file_pattern='records/val-*' "
-        "--engine=ray": "",
     },
     "docs/guides/inference.md": {  # no camera, broker, cluster and jq
         "RAY_ADDRESS=10.0.0.5:6379 python infer.py --model=runs/first --image_path=/data/photos "

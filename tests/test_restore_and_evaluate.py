@@ -212,11 +212,12 @@ def test_perfect_detections_have_ap_1(drawn, against_json):
     ("segmentation", "reason"),
     [
         ([[1, 2, 3]], "has polygon [1, 2, 3] in its segmentation, expected at least 3 pairs of x and y"),
-        ([[0, 0, 1e9, 0, 0, 1e9]], None),
+        ([[0, 0, 1e9, 0, 0, 1e9]], "has outline of 3000000000 pixels in its segmentation, expected at most 2000000"),
+        ([[0, 0, 1e5, 0, 0, 1e5]], None),
     ],
 )
 def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
-    """pycocotools' C code is given none that is not one; a polygon far over the border is."""
+    """pycocotools' C code is given none that is not one; a polygon over the border is."""
     content = json.loads(Path(drawn.annotations("val")).read_text())
     content["annotations"][1]["segmentation"] = segmentation
     (tmp_path / "val.json").write_text(json.dumps(content))

@@ -104,7 +104,9 @@ def test_file_names_that_are_no_text(tmp_path):
 
 def test_the_csv_is_one_that_a_training_takes(place):
     run(place, [place / "a" / "1.png"], format=("csv",))
-    [image] = read_csv_boxes(str(place / "out" / "detections.csv"), ImageFolder(str(place / "a"))).images
+    [image] = read_csv_boxes(
+        str(place / "out" / "detections.csv"), ImageFolder(str(place / "a")), with_masks=False, split=None
+    ).images
     assert image.size == (24, 40)
     assert [tracked.box_xywh for tracked in image.objects] == [(10, 4.5, 20.25, 15.5), (-2, -3, 11, 12)]
 

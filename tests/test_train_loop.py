@@ -790,7 +790,7 @@ def test_the_last_epochs_are_without_copy_paste(tmp_path, monkeypatch):
     streams, dataset, last_batches, seen = [], run_module.training_dataset, 1000, {}
 
     def recorded(index, settings, *, first_position=0, **place):
-        streams.append((first_position, settings.composition is not None))
+        streams.append((first_position, settings.copy_paste is not None))
         yield from islice(dataset(index, settings, first_position=first_position, **place), last_batches)
         raise InputError("unreadable")
 

@@ -86,8 +86,10 @@ class Viewer:
 def _feature_function(restored: Restored, *, compiled: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return the function from images uint8 [B, H, W, 3] and sizes [B, 2] to features [B, F]."""
     detector, family = restored.detector, restored.hparams.family
-    found = _backbone_end(detector.network, family)
-    assert found is not None  # every family has a backbone
+    if (found := _backbone_end(detector.network, family)) is None:
+        raise InputError(
+            f"the family {family.name} names no backbone (`Family.is_backbone`), whose features are needed"
+        )
     images, end = found
     network = keras.Model(images, ops.mean(ops.cast(end, "float32"), axis=(1, 2)))
     return device.compiled(lambda images, sizes: network(detector.normalize(images, sizes)), network, use_xla=compiled)
