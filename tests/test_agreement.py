@@ -94,7 +94,7 @@ def test_paths_on_a_machine_may_differ():
 def test_another_version_of_the_code_is_named(monkeypatch):
     versions = iter([{"jax": "1"}, {"jax": "2"}] * 2)
     monkeypatch.setattr(agreement, "versions", lambda: next(versions))
-    with pytest.raises(InputError, match="the versions of packages"):
+    with pytest.raises(InputError, match="the version of jax"):
         agree((training(), None), (training(), None))
 
 
