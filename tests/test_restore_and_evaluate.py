@@ -217,7 +217,7 @@ def test_perfect_detections_have_ap_1(drawn, against_json):
     ],
 )
 def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
-    """pycocotools' C code is given none that is not one; a polygon over the border is."""
+    """pycocotools' C code gets no invalid segmentation; a polygon across the border is valid."""
     content = json.loads(Path(drawn.annotations("val")).read_text())
     content["annotations"][1]["segmentation"] = segmentation
     (tmp_path / "val.json").write_text(json.dumps(content))
