@@ -247,14 +247,19 @@ def read_mark(path: Path) -> dict[str, Any]:
 def _refuse_changes(folder: Path, recorded: dict[str, Any], *, archive: str) -> None:
     """Raise InputError if files below a folder were changed, added or removed since it was unpacked."""
     now = _digests(folder)
-    for name, value in recorded.items():
-        if isinstance(value, list) and (folder / name).is_file():  # of an earlier version: size and time
-            status = (folder / name).stat()
-            recorded = recorded | {name: now.get(name) if [status.st_size, status.st_mtime_ns] == value else ""}
-    for name in sorted(name for name in {*now, *recorded} if not Path(name).name.startswith(".")):
-        if now.get(name) != recorded.get(name):
+    recorded = {name: value for name, value in recorded.items() if not Path(name).name.startswith(".")}
+    for name in sorted({*now, *recorded}):
+        if not _is_as_recorded(folder / name, now.get(name), recorded.get(name)):
             change = "removed" if name not in now else "changed" if name in recorded else "added"
             raise InputError(
                 f"{folder / name}: {change} after {archive} was unpacked, which has other content now; copy the "
                 f"correction into the archive and remove {folder}, or use another --output_dir"
             )
+
+
+def _is_as_recorded(path: Path, digest: str | None, recorded: Any) -> bool:
+    """Return whether a file has the recorded digest, or the size and time that earlier versions recorded."""
+    if isinstance(recorded, list) and path.is_file():
+        status = path.stat()
+        return recorded == [status.st_size, status.st_mtime_ns]
+    return bool(digest == recorded)

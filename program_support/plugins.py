@@ -1,4 +1,4 @@
-"""What plugins add to the program: those in `efficientdet/plugins/`, and entry points of installed packages.
+"""Objects that plugins add to the program: bundled ones, and entry points of installed packages.
 
 The core imports no plugin. It asks for objects by group, which is an interface, and by name. A new plugin of this
 project is a row here; one of another package is an entry point of the same group.

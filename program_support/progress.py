@@ -99,12 +99,6 @@ class Progress:
                 samples.popleft()
         self._draw()
 
-    def go_back(self, done: int) -> None:
-        """Reset the number of steps to `done`; the rate restarts."""
-        self._done = done
-        self._samples.clear()
-        self._draw()
-
     def end_at(self, total: int) -> None:
         """Change the total number of steps."""
         self._total = total

@@ -115,17 +115,6 @@ def test_what_is_soon_done_says_nothing_where_patience_is_asked_for(clock):
     assert stream.getvalue() == ""
 
 
-def test_steps_that_have_to_be_done_again(clock):
-    stream = io.StringIO()
-    with Progress("train", total=40, steps_per_epoch=10, stream=stream, clock=clock) as progress:
-        for step in range(28):
-            clock.now += 0.25
-            progress.advance(images=4)
-            if step == 18:
-                progress.go_back(10)  # a rollback
-    assert stream.getvalue().splitlines()[-1] == "train: epoch 2/4 step 9/10 16.0 images/s ETA 0:05"
-
-
 def test_a_rate_is_that_of_the_last_minute_in_few_samples(clock):
     with Progress("train", total=10_000, stream=io.StringIO(), clock=clock) as progress:
         for seconds, steps in ((10.0, 5), (0.1, 1000)):

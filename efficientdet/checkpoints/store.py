@@ -107,8 +107,7 @@ class CheckpointStore:
         if not (bundles := self.prefixes()):
             return None
         # A damaged description sorts last, but is reported even where a later checkpoint is intact.
-        damaged = [prefix for prefix in bundles if not _is_described(prefix)]
-        for prefix in [*damaged, *(prefix for prefix in bundles if prefix not in damaged)]:
+        for prefix in sorted(bundles, key=_is_described):
             try:
                 return read_checkpoint(prefix)
             except InputError as error:

@@ -168,14 +168,6 @@ def _newest_kernels() -> tuple[int, int] | None:
     return max((divmod(int(re.sub(r"\D", "", kernel)), 10) for kernel in kernels), default=None)
 
 
-def prepare_driver() -> None:
-    """Set up a process that reads data but leaves the network, and thus the memory of GPUs, to other processes."""
-    if keras.backend.backend() == "jax":
-        hide_gpus_from_tensorflow()
-    else:
-        accelerator_count()
-
-
 def hide_gpus_from_tensorflow() -> None:
     """Hide GPUs from TensorFlow, which reads records under JAX and would otherwise allocate the remaining memory."""
     if importlib.util.find_spec("tensorflow"):

@@ -5,7 +5,8 @@ import re
 import sys
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
+
+from program_support.user_cache import user_cache
 
 _LAUNCHES = {
     # Without CONVOLUTION, which is not in XLA's default, a CUDA graph ends at each convolution.
@@ -41,7 +42,7 @@ def store_compiled_programs() -> None:
 
     if jax.config.values["jax_compilation_cache_dir"]:
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "xla"
+    folder = user_cache("xla")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()

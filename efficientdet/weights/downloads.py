@@ -22,6 +22,7 @@ from efficientdet.weights.hub_files import SCHEME, hub_path
 from program_support.atomic_files import unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
+from program_support.user_cache import user_cache
 
 if TYPE_CHECKING:
     from efficientdet.weights.transfer import Log
@@ -38,9 +39,7 @@ def print_line(line: str) -> None:
 
 def cache_folder() -> Path:
     """Return $EFFICIENTDET_WEIGHTS, else efficientdet/weights in $XDG_CACHE_HOME, else in ~/.cache."""
-    if folder := os.environ.get("EFFICIENTDET_WEIGHTS"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "weights"
+    return user_cache("weights", variable="EFFICIENTDET_WEIGHTS")
 
 
 def local_path(value: str, *, log: "Log" = print_line) -> str:

@@ -23,6 +23,7 @@ from program_support.errors import InputError
 from program_support.file_lock import lock_file
 from program_support.progress import Progress
 from program_support.remote_addresses import address_of
+from program_support.user_cache import user_cache
 
 _INSTALL = {  # scheme -> how to install the package that fsspec needs for it
     "az": "pip install adlfs",
@@ -104,9 +105,7 @@ def _problem(error: Exception, scheme: str, doing: str) -> str:
 
 def cache_folder() -> Path:
     """Return $EFFICIENTDET_REMOTE_CACHE, else efficientdet/remote in $XDG_CACHE_HOME, else in ~/.cache."""
-    if folder := os.environ.get(CACHE_VARIABLE):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "remote"
+    return user_cache("remote", variable=CACHE_VARIABLE)
 
 
 def local_copies(pattern: str, *, beside: Collection[str] = ()) -> list[str]:

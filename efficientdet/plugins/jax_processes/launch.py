@@ -1,4 +1,4 @@
-"""How a process under JAX finds the others of its job: their number, the address of the first, and its GPU."""
+"""Finds the other processes of a job under JAX: their number, the address of the first, and its GPU."""
 
 import hashlib
 import re
