@@ -19,9 +19,9 @@ import pytest
 import tensorflow as tf
 import yaml
 from absl import flags
-from endurance_run import path_to_miniature
 from hub_server import forget_library
 from miniature import HPARAMS, build_miniature, miniature_detector
+from miniature_programs import path_to_miniature
 from PIL import Image
 
 import efficientdet

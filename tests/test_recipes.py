@@ -11,8 +11,8 @@ from pathlib import Path
 import forked_programs
 import pytest
 from drawn_records import draw_records
-from endurance_run import path_to_miniature
 from launching import SCRIPTS, dry_run, executable, flags_of, refusal, run
+from miniature_programs import path_to_miniature
 from text_tables import rows
 
 REPOSITORY, D0 = SCRIPTS.parent, SCRIPTS / "D0"
