@@ -24,7 +24,7 @@ from stored_miniature import store_miniature
 import efficientdet
 from dataset.class_names import read_class_names
 from dataset.input.pipeline import original_images
-from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
+from dataset.input.resize import fit_within, host_resize, letterbox, stretch
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
@@ -45,12 +45,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     "rule",
     [
-        Letterbox((64, 96)),
-        Letterbox((64, 96), half_pixel_centers=False),
-        Letterbox((64, 96), antialias=True),
-        Stretch((50, 31)),
-        Stretch((50, 31), antialias=True),
-        FitWithin(40, 70),
+        letterbox((64, 96)),
+        letterbox((64, 96), half_pixel_centers=False),
+        letterbox((64, 96), antialias=True),
+        stretch((50, 31)),
+        stretch((50, 31), antialias=True),
+        fit_within(40, 70),
     ],
     ids=str,
 )
@@ -506,7 +506,7 @@ def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, capl
     detector = build_miniature(
         hyperparameters_of("efficientdet-d0", description.hparams), num_classes=len(description.categories)
     )
-    restored = SimpleNamespace(detector=detector, description=description, resize=Letterbox((64, 64)))
+    restored = SimpleNamespace(detector=detector, description=description, resize=letterbox((64, 64)))
     write_litert(restored, tmp_path / "detector.tflite")
     assert len(efficientdet.load_detector(tmp_path / "detector.tflite").predict([images[0]], min_score=0)[0].scores)
     assert not [line for line in capfd.readouterr().err.splitlines() if "delegate" in line]

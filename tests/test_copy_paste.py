@@ -13,7 +13,7 @@ from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
 from dataset.input.copy_paste import CopyPaste
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from dataset.input.tiling import PADDING
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
@@ -97,8 +97,8 @@ def written(folder, *, masks=True, crowds=()):
 
 def config(**changes):
     settings = {
-        "resize": Letterbox((SIDE, SIDE)),
-        "augmentation": ResizeAndFlip(Letterbox((SIDE, SIDE))),
+        "resize": letterbox((SIDE, SIDE)),
+        "augmentation": ResizeAndFlip(letterbox((SIDE, SIDE))),
         "batch_size": 4,
         "category_ids": tuple(range(1, COUNT * EACH + 1)),
         "seed": 5,

@@ -11,7 +11,7 @@ from miniature import miniature_detector
 from onnx import TensorProto
 from PIL import Image
 
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import runtimes
@@ -152,7 +152,7 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
         Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
     model = onnx_model(small_d0)
     images = calibration_of_files(sorted(map(str, tmp_path.iterdir())))
-    in_8_bits = quantized(model, images.inputs(Letterbox((height, width))), narrow=sums_of_bytes_saturate())
+    in_8_bits = quantized(model, images.inputs(letterbox((height, width))), narrow=sums_of_bytes_saturate())
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)

@@ -22,7 +22,7 @@ from miniature import miniature_detector
 from PIL import Image
 
 import efficientdet
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
@@ -250,8 +250,8 @@ def test_without_stored_thresholds_frigates_own_apply(tmp_path):
 def test_other_normalizations_become_part_of_the_network():
     """ImageNet's mean is 124, 116 and 104, which is the padding of such a file."""
     detector = miniature_detector()
-    assert integer_resize(detector, Letterbox((64, 64))).padding == (124, 116, 104)
-    assert integer_resize(tiny_lite(), Letterbox((SIDE, SIDE))).padding == (127, 127, 127)
+    assert integer_resize(detector, letterbox((64, 64))).padding == (124, 116, 104)
+    assert integer_resize(tiny_lite(), letterbox((SIDE, SIDE))).padding == (127, 127, 127)
 
 
 def test_boxes_with_a_last_pixel_are_refused():

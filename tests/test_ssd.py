@@ -11,7 +11,7 @@ from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.augmentation import ColorJitter
-from dataset.input.resize import Stretch
+from dataset.input.resize import stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
@@ -238,7 +238,7 @@ def test_weights_that_decay(decayed):
 
 def test_the_input_is_the_published_one():
     hparams = hyperparameters_of(MODEL, {"num_cropping_iterations": 50})
-    assert FAMILY.resize_rule(hparams) == Stretch((300, 300), antialias=True)
+    assert FAMILY.resize_rule(hparams) == stretch((300, 300), antialias=True)
     assert FAMILY.augmentation(hparams) == OverlapCrop(
         (300, 300),
         tries=50,

@@ -17,7 +17,7 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
@@ -77,7 +77,7 @@ def page(tmp_path_factory):
         if not HAS_RUNTIME:
             patch.setenv("EFFICIENTDET_WEIGHTS", str(cache))
             patch.setattr(web_page, "RUNTIME", empty_runtime(cache))
-        write_web_page(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=Letterbox((64, 64))), folder)
+        write_web_page(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=letterbox((64, 64))), folder)
     return folder, detector
 
 
@@ -111,7 +111,7 @@ def test_the_folder_and_its_detections(page):
     assert 'value="0.40"' in html
     images = [noise(64, 64), noise(50, 121), noise(200, 90)]
     predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
-    wanted = Detector.resizing(predict, resize=Letterbox((64, 64)), description=DESCRIPTION).detect(images)
+    wanted = Detector.resizing(predict, resize=letterbox((64, 64)), description=DESCRIPTION).detect(images)
     for found, expected in zip(image_model_detector(folder, DESCRIPTION)(images), wanted, strict=True):
         assert len(found.scores) == len(expected.scores) == 20
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
