@@ -219,22 +219,12 @@ def test_the_period_of_evaluations_follows_the_one_of_checkpoints():
     assert (flags["eval_period"], "eval_epochs" in flags) == ("5", False)
 
 
-def test_the_number_of_processes_of_a_job_is_the_one_given():
-    words = dry_run(JOB, "NODES=2", "NGPU=16")
-    assert {"--nodes=2", "--ntasks=16"} < set(words)
-
-
 def test_detection_in_images_needs_no_gpu(tmp_path):
     here = ["PYTHON=/bin/echo", f"MODEL_DIR={tmp_path}", f"OUTPUT={tmp_path}/out", f"IMAGE={tmp_path}/a.jpg"]
     done = run(D0 / "inference.sh", *here)
     assert done.returncode == 0, done.stderr
     assert f"--output_dir={tmp_path}/out" in done.stdout
     assert "but this machine has 0 GPUs" in refusal(D0 / "inference.sh", *here, "DEVICE=gpu")
-
-
-def test_a_flag_that_is_a_setting_too_reaches_the_program():
-    assert flags_of(dry_run(D0 / "inference.sh", "--batch_size=4"))["batch_size"] == "4"
-    assert flags_of(dry_run(SCRIPT, "--lr=0.5", "NEXP=1"))["lr"] == "0.5"
 
 
 def test_variables_of_container_and_package_managers_are_no_settings():
@@ -290,11 +280,6 @@ def test_a_missing_program_is_one_line(tmp_path, script, program):
     assert f"error: {program} is not installed (no {program} in PATH); " in line
 
 
-def test_a_list_of_batch_sizes():
-    done = run(D0 / "inference-benchmark.sh", "BS=1,2,128", "--dry_run")
-    assert re.findall(r"--batch_size=(\d+)", done.stdout) == ["1", "2", "128"]
-
-
 @pytest.mark.parametrize(
     ("container", "wanted"),
     [
@@ -306,13 +291,6 @@ def test_a_list_of_batch_sizes():
 )
 def test_containers(container, wanted):
     assert wanted in " ".join(dry_run(JOB, f"CONTAINER={container}"))
-
-
-def test_both_launchers_leave_time_to_save():
-    words = dry_run(SCRIPT, "LAUNCHER=mpirun")
-    assert words[words.index("odls_base_sigkill_timeout") + 1] == "60"
-    assert "scripts/horovodrun.py" in " ".join(dry_run(SCRIPT))
-    assert "#SBATCH --signal=TERM@" in (JOB).read_text()
 
 
 @pytest.mark.parametrize(
