@@ -8,10 +8,10 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.input.augmentation import ColorJitter, ResizeAndFlip
+from dataset.input.augmentation import ColorJitter
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
-from dataset.input.resize import fit_within, letterbox, stretch
+from dataset.input.resize import letterbox, stretch
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
@@ -244,29 +244,6 @@ def test_an_unknown_category_stops_with_file_and_id(tmp_path):
 def test_fake_data_is_one_batch_for_ever(index):
     fake = batches(training_dataset(index, config(use_fake_data=True)), 5)
     assert_same(fake, batches(training_dataset(index, config()), 1) * 5)
-
-
-def test_another_input_is_another_rule_and_another_augmentation(index):
-    """What Mask R-CNN trains on; the same rule without a flip is what evaluation sees, but for the order."""
-    rule = fit_within(24, 32, multiple=16)
-    flipped = InputConfig(
-        resize=rule, augmentation=ResizeAndFlip(rule, 1.0), batch_size=4, category_ids=NAMES.category_ids
-    )
-    plain = replace(flipped, augmentation=None)
-    seen = {
-        int(image_id): image
-        for batch, _ in evaluation_dataset(index, plain)
-        for image_id, image in zip(batch.image_ids, batch.images.numpy(), strict=True)
-    }
-    mirrored, straight = (batches(training_dataset(index, inputs), 3) for inputs in (flipped, plain))
-    for one, other in zip(mirrored, straight, strict=True):
-        np.testing.assert_array_equal(one.sizes, [[24, 30]] * 4)
-        for row, image_id in enumerate(one.image_ids):
-            np.testing.assert_array_equal(other.images[row], seen[int(image_id)])
-            assert np.abs(one.images[row, :24, :30].astype(int) - other.images[row, :24, 29::-1]).max() <= 1
-            valid = one.objects.valid[row]
-            left_and_right = 30 - other.objects.boxes[row][valid][:, [3, 1]]
-            np.testing.assert_allclose(one.objects.boxes[row][valid][:, [1, 3]], left_and_right, atol=1e-4)
 
 
 # --- evaluation

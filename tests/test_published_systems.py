@@ -342,31 +342,3 @@ def test_paths_of_the_host_become_paths_of_the_container():
 )
 def test_refused_with_docker(words, message):
     assert message in refusal("D0/convergence-AMP-8xA100-80G.sh", *words, "--dry_run")
-
-
-@pytest.mark.parametrize(
-    ("script", "words", "mounts"),
-    [
-        ("interactive.sh", ["my coco"], ["{}/my coco:/workspace/coco"]),
-        (
-            "launch.sh",
-            ["my coco", "results"],
-            ["{}/my coco:/workspace/coco", "{}/my coco:/datasets", "{}/results:/results"],
-        ),
-    ],
-)
-def test_shells_in_the_image_with_folders_as_words(tmp_path, script, words, mounts):
-    """interactive.sh PATH of Mask R-CNN's document, launch.sh DATA RESULTS of SSD300's."""
-    executable(tmp_path / "docker", WRITES_ITS_WORDS)
-    here, script = {"cwd": tmp_path, "env": {"PATH": f"{tmp_path}:/usr/bin:/bin"}}, f"docker/{script}"
-    assert f"{tmp_path}/my coco: there is no such folder" in refusal(script, *words, **here)  # which docker would make
-    for word in words:
-        (tmp_path / word).mkdir()
-    done = run(script, *words, **here)
-    assert (done.returncode, done.stderr) == (7, "")
-    found = (tmp_path / "docker.words").read_text().splitlines()
-    assert [found[at + 1] for at, word in enumerate(found) if word == "-v"] == [
-        mount.format(tmp_path) for mount in mounts
-    ]
-    assert found[-2:] == ["effdet_tf2:latest", "bash"]
-    assert "unexpected word 'one more'" in refusal(script, *words, "one more", **here)

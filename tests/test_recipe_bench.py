@@ -6,14 +6,12 @@ import statistics
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.coco.bootstrap import Samples, paired_differences
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +19,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import compare_recipes as recipes  # noqa: E402
 from compare_recipes import Cell, Paths, measure, training_flags  # noqa: E402
-from recipe_tables import comparison, difference, values_by_recipe  # noqa: E402
+from recipe_tables import difference, values_by_recipe  # noqa: E402
 
 TABLE = {
     "data_sets": {
@@ -180,29 +178,6 @@ def test_differences_and_their_standard_errors(recipe):
     ]
     seeds = len(AP[recipe]["a"])
     assert found.error_by_seeds == pytest.approx(math.sqrt(sum(p / 3 + p / seeds for p in pooled) / 4))
-
-
-def test_the_interval_of_a_difference_is_that_of_compare():
-    """Of one data set with a training of each recipe, in the resamples of both."""
-    random = np.random.default_rng(0)
-    weights = random.normal(0, 0.01, (2, 1001))
-    samples = {"baseline": 0.5 + weights[0], "better": 0.52 + weights[0] + weights[1] / 10}
-
-    def cell(recipe, data_set="a", **known):
-        scores = {"AP": samples[recipe][0], "AP50": 0.6}
-        return {"recipe": recipe, "data_set": data_set, "minutes": 1, "cpu_seconds": 1, "test": scores, **known}
-
-    def known(recipe):
-        return {"test_samples": {"images": 72, "AP": samples[recipe].tolist()}}
-
-    columns, rows = comparison([cell(one, **known(one)) for one in samples], "test", "AP", baseline="baseline")
-    numbers = [Samples(by_class=np.tile(samples[one], (1, 12, 1))) for one in samples]
-    wanted = paired_differences("", *numbers, classes=["a"], images=72).numbers["AP"]
-    place = columns.index("95 % interval")
-    assert rows[1][place - 1 : place + 1] == [f"{wanted.value:+.4f}", f"{wanted.low:+.4f} to {wanted.high:+.4f}"]
-    assert rows[0][place] == "-"
-    columns, _ = comparison([cell(one) for one in samples], "test", "AP", baseline="baseline")
-    assert "95 % interval" not in columns
 
 
 def test_every_recipe_of_the_table_has_valid_hyperparameters():

@@ -30,28 +30,6 @@ def test_letterbox_equals_the_reference(golden_folder):
         assert (golden["network_input"][i][~inside[..., 0]] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("source", "size", "scaled"),
-    [
-        ((2, 4), (4, 4), (2, 4)),
-        ((30, 40), (64, 64), (48, 64)),
-        ((40, 30), (64, 96), (64, 48)),
-        ((1, 1), (8, 8), (8, 8)),
-        ((2000, 2), (64, 64), (64, 1)),
-        ((3, 2000), (64, 64), (1, 64)),
-    ],
-)
-def test_letterbox_places_the_whole_image(source, size, scaled):
-    image = np.full((*source, 3), 200, np.uint8)
-    boxed, extent, scale = letterbox(size)(tf.constant(image))
-    assert boxed.dtype == tf.uint8
-    assert tuple(extent.numpy()) == scaled
-    expected = np.zeros((*size, 3), np.uint8)
-    expected[: scaled[0], : scaled[1]] = 200
-    np.testing.assert_array_equal(boxed, expected)
-    np.testing.assert_allclose(scale, [source[0] / scaled[0], source[1] / scaled[1]], rtol=1e-6)
-
-
 def test_where_torchvisions_float64_rounds_otherwise():
     """The counts of docs/reference/detectors.md: the shorter side that is meant to be 800."""
     rule, sides = host_resize(fit_within()), range(1, 2000)
