@@ -10,8 +10,8 @@ import tensorflow as tf
 from PIL import Image
 from test_pipeline import NAMES, batches, config, image_of, written
 
-from dataset.input.augmentation import Cropping, ResizeAndFlip, ScaleJitterCrop
-from dataset.input.crop import Crop, crop_image
+from dataset.input.augmentation import Augmentation, ResizeAndFlip, ScaleJitterCrop
+from dataset.input.crop import Crop
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
@@ -121,7 +121,7 @@ def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
     assert 5 < sum(flips) < 20
 
 
-class FixedCrop(Cropping):
+class FixedCrop(Augmentation):
     """The same window of every image, at its own size."""
 
     def __init__(self, *, offset, window, flip):
@@ -129,9 +129,6 @@ class FixedCrop(Cropping):
 
     def draw(self, source_size, seed, boxes=None):
         return Crop(*map(tf.constant, self._crop))
-
-    def image(self, encoded, crop):
-        return crop_image(encoded, crop, size=self.size)
 
 
 @pytest.mark.parametrize("flip", [False, True])
