@@ -114,21 +114,6 @@ def test_every_recipe_runs_under_jax_with_one_process_per_host():
     assert not [word for word in words if word.startswith("--cpus-per-task")]
 
 
-def test_benchmarks_of_any_model():
-    """The rate is the model's own, unless one is given; hyperparameters are inference's too."""
-    flags = flags_of(
-        dry_run(BENCHMARKS / "training.sh", "MODEL=ssd300-resnet34", "BS=2", "STEPS=7", "HPARAMS=image_size=257")
-    )
-    assert (flags["model_name"], flags["batch_size"], flags["benchmark_steps"]) == ("ssd300-resnet34", "2", "7")
-    assert flags["hparams"] == "image_size=257"
-    assert not {"lr", "warmup_epochs"} & flags.keys()
-    assert flags_of(dry_run(BENCHMARKS / "training.sh", "LR=0.1", "WARMUP=2"))["lr"] == "0.1"
-    flags = flags_of(
-        dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128")
-    )
-    assert (flags["model_name"], flags["bm_runs"], flags["hparams"]) == ("retinanet-resnet18", "7", "image_size=128")
-
-
 def test_settings_before_the_command_and_after_it():
     after = dry_run(SCRIPT, "BS=16", "DATA=/data/my coco", "--seed=3")
     assert after == dry_run(SCRIPT, "--seed=3", env={"BS": "16", "DATA": "/data/my coco"})
