@@ -51,6 +51,7 @@ OTHERS = {
     "pre-commit",
     "ray",
     "sbatch",
+    "sed",
     "srun",
     "trackers",
 }
