@@ -1,6 +1,6 @@
 """Steps of post-processing as nodes of an ONNX graph: clipping, NonMaxSuppression, top-k of boxes.
 
-A tensor is referred to by its name. The graph is `efficientdet.onnx_translation.graph.OnnxGraph`; this module does not
+A tensor is referred to by its name. The graph is `efficientdet.plugins.onnx.graph.OnnxGraph`; this module does not
 import ONNX.
 """
 

@@ -33,7 +33,16 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "ssd": "efficientdet.plugins.ssd.family:FAMILY",
     },
     "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
+    "efficientdet.onnx": {
+        "model": "efficientdet.plugins.onnx.model:onnx_model",
+        "quantization": "efficientdet.plugins.onnx.quantization:quantized",
+        "suppression": "efficientdet.plugins.onnx.suppression:detections_in_onnx",
+    },
     "efficientdet.export_formats": {
+        "onnx": "efficientdet.plugins.onnx.formats:ONNX",
+        "onnx-raw": "efficientdet.plugins.onnx.formats:ONNX_RAW",
+        "onnx-int8": "efficientdet.plugins.onnx.formats:ONNX_INT8",
+        "openvino": "efficientdet.plugins.onnx.formats:OPENVINO",
         "litert": "efficientdet.plugins.small_devices.formats:LITERT",
         "litert-int8": "efficientdet.plugins.small_devices.formats:LITERT_INT8",
         "litert-full-int8": "efficientdet.plugins.small_devices.formats:LITERT_FULL_INT8",

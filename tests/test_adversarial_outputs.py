@@ -10,11 +10,11 @@ import tensorflow as tf
 from onnx import TensorProto, helper
 
 from efficientdet.inference.detect import rows_of_image
-from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.suppression import detections_in_onnx
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
-from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
 COUNT, CLASSES, SLOTS, SIDE = 60, 3, 30, 64

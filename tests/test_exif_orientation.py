@@ -15,8 +15,8 @@ from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
-from efficientdet.onnx_translation.quantization import calibration_of_files
 from efficientdet.options.serve import RequestLimits
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate

@@ -15,11 +15,12 @@ from dataset.input.resize import Letterbox
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import runtimes
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.checkpoint_model import build_predict, exported_network
 from efficientdet.inference.predictor import host_predictor
 from efficientdet.inference.runtimes import Network
-from efficientdet.onnx_translation.model import onnx_model
-from efficientdet.onnx_translation.quantization import calibration_of_files, quantized
+from efficientdet.plugins.onnx.model import onnx_model
+from efficientdet.plugins.onnx.quantization import quantized
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs

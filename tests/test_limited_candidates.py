@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 from onnx_sessions import session_of
 
-from efficientdet.onnx_translation.graph import OnnxGraph
-from object_detection.suppression import onnx_suppression, tensor_suppression
-from object_detection.suppression.onnx_suppression import detections_in_onnx
+from efficientdet.plugins.onnx import suppression as onnx_suppression
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.suppression import detections_in_onnx
+from object_detection.suppression import tensor_suppression
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
 ANCHORS, CLASSES, SLOTS = 60, 3, 10

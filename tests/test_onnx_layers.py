@@ -9,9 +9,9 @@ from other_family import OtherFamily, drawn
 
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.layers import add_network
-from efficientdet.onnx_translation.model import onnx_model
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.layers import add_network
+from efficientdet.plugins.onnx.model import onnx_model
 from model.bifpn import SymmetricMaxPooling2D
 from program_support.errors import InputError
 

@@ -22,7 +22,7 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.onnx_translation.graph import OnnxGraph
+from efficientdet.plugins.onnx.graph import OnnxGraph
 from efficientdet.plugins.small_devices import web_page
 from efficientdet.plugins.small_devices.image_model import add_resize, image_model_detector
 from efficientdet.plugins.small_devices.web_page import RUNTIME, write_web_page

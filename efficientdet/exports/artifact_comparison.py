@@ -16,8 +16,8 @@ from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_pages import MOST_LOST, Artifact, Quality
 from efficientdet.exports.export_format import ExportFormat
+from efficientdet.inference.calibration import calibration_of_files, calibration_of_records
 from efficientdet.inference.detect import Detect
-from efficientdet.onnx_translation.quantization import calibration_of_files, calibration_of_records
 from efficientdet.options.export import ExportOptions
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_differences, resampled

@@ -37,8 +37,8 @@ from efficientdet.exports.artifact_pages import (
 )
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats
+from efficientdet.inference.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
-from efficientdet.onnx_translation.quantization import CalibrationImages, calibration_of_files, calibration_of_records
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning

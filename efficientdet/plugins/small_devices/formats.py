@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.exported_file import NAMES, POSTPROCESSING, ExportedFile, file_content, postprocessing_file
+from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.runtimes import ModelContent
-from efficientdet.onnx_translation.quantization import CalibrationImages
 from program_support.errors import InputError
 
 if TYPE_CHECKING:

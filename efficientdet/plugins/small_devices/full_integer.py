@@ -21,7 +21,7 @@ from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.exported_file import ArtifactMetadata
-from efficientdet.onnx_translation.quantization import CalibrationImages
+from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.plugins.small_devices.litert_files import converted, write_with_files
 from model.bifpn import NearestResize
 from model.detection_model import DetectionModel

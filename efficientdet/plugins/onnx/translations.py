@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from efficientdet.onnx_translation.graph import Convolved, OnnxGraph
+from efficientdet.plugins.onnx.graph import Convolved, OnnxGraph
 from program_support.errors import InputError
 
 _ACTIVATIONS = {

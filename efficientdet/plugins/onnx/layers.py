@@ -8,9 +8,9 @@ from itertools import chain
 import keras
 import numpy as np
 
-from efficientdet.onnx_translation import translations
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.translations import activated, array, convolution, depthwise, normalization
+from efficientdet.plugins.onnx import translations
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.translations import activated, array, convolution, depthwise, normalization
 from model.batch_norm import BatchNormalization
 from model.bifpn import NearestResize, SymmetricMaxPooling2D, WeightedFusion
 from model.fast_layers import DepthwiseConv2D, SiLU
