@@ -54,9 +54,10 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {
-        "frames": "efficientdet.plugins.streams.tracked_frames:tracked_frames",
+        "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
+        "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
         "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
-        "video": "efficientdet.plugins.streams.video_tracks:VideoTracks",
+        "video": "efficientdet.plugins.streams.tracks:VideoTracks",
     },
     "efficientdet.video_recorders": {"events": "efficientdet.plugins.streams.event_clips:EventRecorder"},
 }

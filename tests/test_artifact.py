@@ -30,7 +30,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.exports import artifact_comparison
+from efficientdet.exports import export_artifacts as artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.exports.formats import checked_formats, export_formats, format_of

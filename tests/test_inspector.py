@@ -16,7 +16,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import export_artifacts
 from efficientdet.exports import saved_model as export_module
-from efficientdet.exports.artifact_comparison import Agreement, compare_detections
+from efficientdet.exports.export_artifacts import Agreement, compare_detections
 from efficientdet.exports.formats import SavedModel
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model

@@ -22,8 +22,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.plugins.labeling import next_images
-from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
-from efficientdet.plugins.labeling.image_views import Viewer
+from efficientdet.plugins.labeling.next_images import Viewer, choose, class_weights, uncertainty
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

@@ -23,9 +23,8 @@ from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.plugins.onnx.graph import OnnxGraph
-from efficientdet.plugins.small_devices import web_page
-from efficientdet.plugins.small_devices.image_model import add_resize, image_model_detector
-from efficientdet.plugins.small_devices.web_page import RUNTIME, write_web_page
+from efficientdet.plugins.small_devices import image_model as web_page
+from efficientdet.plugins.small_devices.image_model import RUNTIME, add_resize, image_model_detector, write_web_page
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError

@@ -13,7 +13,7 @@ from dataset.files.image_files import encode_image
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import FILE_NAME
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from object_detection.coco.measures import CocoMeasures, shown_measure
+from object_detection.coco.measures import CocoMeasures
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 
 MOST_LOST = 0.01  # loss of AP by int8 from which classes are listed
@@ -199,18 +199,7 @@ def _markdown(card: ModelCard) -> str:
             "Intended for images of the kind that it was trained on. On others its accuracy is unknown: measure it by "
             "`eval.py` before you rely on it.",
             "",
-            *_accuracy(card.measures),
-            "## Files",
-            "",
-            "| file | MB | ms per image |",
-            "|---|---|---|",
-            *(
-                f"| `{line.file}` | {line.megabytes} | {'-' if line.median_ms is None else line.median_ms} |"
-                for line in card.table.artifacts
-            ),
-            "",
-            f"Milliseconds on {card.table.machine}; [artifacts.md](artifacts.md) has the comparison with the "
-            "checkpoint.",
+            "[artifacts.md](artifacts.md) has AP, size and time of each file, and its agreement with the checkpoint.",
             "",
             "## Origin",
             "",
@@ -240,28 +229,6 @@ def _header(card: ModelCard) -> dict[str, Any]:
         }
         header["model-index"] = [{"name": card.description.model_name, "results": [result]}]
     return header
-
-
-def _accuracy(measures: CocoMeasures | None) -> list[str]:
-    if measures is None:
-        return ["## Accuracy", "", "Not measured: `export.py --val_file_pattern='records/val-*'` measures it.", ""]
-    numbers, objects = measures.numbers, sum(measures.class_objects.values())
-    return [
-        "## Accuracy",
-        "",
-        f"COCO metrics of the checkpoint on {measures.images} validation images with {objects} objects.",
-        "",
-        "| | objects | AP | 95 % interval |",
-        "|---|---|---|---|",
-        f"| all classes | {objects} | {shown_measure(numbers['AP'])}, AP50 {shown_measure(numbers['AP50'])}, "
-        f"AP75 {shown_measure(numbers['AP75'])} | {measures.shown_interval('numbers', 'AP')} |",
-        *(
-            f"| {name} | {measures.class_objects[name]} | {shown_measure(ap)} | "
-            f"{measures.shown_interval('class_ap', name)} |"
-            for name, ap in measures.class_ap.items()
-        ),
-        "",
-    ]
 
 
 def _origin(provenance: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Detection in images, and their annotated copies and crops: the part of infer.py that needs the pixels."""
+"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels."""
 
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -23,14 +23,14 @@ from dataset.input.tiling import Tiling
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.result_files import Crops, write_output
+from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.options.infer import TRACK_FORMATS, InferOptions
+from efficientdet.inference.video_frames import TrackSettings
+from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
 from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.checked_fields import checked
@@ -58,15 +58,15 @@ class AnnotationConfig(InferOptions):
     @property
     def image_formats(self) -> list[str]:
         """The formats of detections in images and frames."""
-        return [name for name in self.format if name not in TRACK_FORMATS]
+        return [name for name in self.format if name != MOT]
 
     @property
     def tracking(self) -> TrackSettings | None:
         """The settings of tracks; None: objects are not tracked."""
         if not self.track:
             return None
-        formats = [name for name in self.format if name in TRACK_FORMATS]
-        return TrackSettings(lines=self.count_line, zones=self.zone, formats=formats, folder=Path(self.output_dir))
+        folder = Path(self.output_dir, MOT) if MOT in self.format else None
+        return TrackSettings(lines=self.count_line, zones=self.zone, mot_folder=folder)
 
     @property
     def runs_network_once(self) -> bool:
@@ -138,7 +138,6 @@ class InputImage(NamedTuple):
     path: str
     output: str  # the annotated copy
     image_id: int
-    earlier_crops: tuple[str, ...] = ()
 
 
 class ImageResult(NamedTuple):
@@ -190,7 +189,7 @@ def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageR
 def _annotated(
     image: InputImage, stored: StoredImage, rows: DetectionRows, config: AnnotationConfig, model: Detector
 ) -> ImageResult:
-    """Write the annotated copy and the crops of an image."""
+    """Write the annotated copy of an image."""
     numbers = np.flatnonzero(rows.scores >= model.thresholds.of(rows.category_ids))[: config.max_boxes(model)]
     drawn = rows.chosen(numbers)
     orientation = 1 if config.apply_exif_orientation else stored.orientation
@@ -202,12 +201,7 @@ def _annotated(
     )
     # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
     pixels = stored_image(drawn_image, orientation)
-    output = Path(image.output)
-    write_output(output, encode_image(pixels, "JPEG", quality=92, orientation=orientation))
-    if config.save_crops:
-        Crops(config.output_dir, model.class_names).write(
-            output.stem, stored.pixels, drawn, orientation=orientation, earlier=image.earlier_crops
-        )
+    write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92, orientation=orientation))
     return ImageResult(
         note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
         size=stored.pixels.shape[:2],

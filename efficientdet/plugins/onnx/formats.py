@@ -64,7 +64,7 @@ class OnnxInt8(Onnx):
     """The complete detector with convolutions in int8, for OpenVINO."""
 
     name, file, other_names = "onnx-int8", "detector-int8.onnx", ("int8",)
-    needs, float32, calibrates = "openvino", "openvino", True
+    needs, calibrates = "openvino", True
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the quantized model."""
