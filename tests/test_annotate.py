@@ -1,7 +1,6 @@
 """infer.py's work with a detector that finds whatever is white."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -180,21 +179,6 @@ def test_a_drawing_never_replaces_an_image(place):
     with pytest.raises(InputError, match=r"out: the output a\.jpg would overwrite the image .*expected another folder"):
         run(place, image)
     assert image.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["a.jpg", "detections.json"])
-def test_a_file_of_others_is_refused_and_one_of_an_earlier_run_is_replaced(place, name):
-    source, foreign = save(place / "in" / "a.jpg"), place / "out" / name
-    foreign.parent.mkdir()
-    foreign.write_bytes(b"a user's")
-    with pytest.raises(InputError, match=rf"out/{re.escape(name)}: exists and was not written by this program"):
-        run(place, source)
-    assert [path.name for path in (place / "out").iterdir()] == [name]
-    assert foreign.read_bytes() == b"a user's"
-    foreign.unlink()
-    run(place, source)
-    run(place, source)
-    assert foreign.read_bytes() != b"a user's"
 
 
 def test_a_drawing_that_cannot_be_written_is_one_line(place):

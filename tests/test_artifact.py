@@ -30,13 +30,10 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.exports import export_artifacts as artifact_comparison
 from efficientdet.exports import export_artifacts as artifacts
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.exports.formats import checked_formats, export_formats, format_of
-from efficientdet.families.registry import hyperparameters_of
 from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
-from efficientdet.plugins.small_devices.litert_files import write_litert
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -288,7 +285,6 @@ def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported,
                 f"--output_dir={tmp_path / 'out'}",
                 "--min_score_thresh=0",
                 "--format=csv",
-                "--save_crops",
             ],
             stdin=image,
             capture_output=True,
@@ -300,37 +296,6 @@ def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported,
     results = json.loads((tmp_path / "out" / "detections.json").read_text())
     assert len(results) > 20  # of five looks at it
     assert len((tmp_path / "out" / "detections.csv").read_text().splitlines()) == len(results) + 1
-    assert len(list((tmp_path / "out" / "crops").glob("*/stdin_1_*.jpg"))) == len(results)
-
-
-def changed(folder, tmp_path, **props):
-    model = onnx.load(folder / "detector.onnx")
-    kept = {prop.key: prop.value for prop in model.metadata_props} | props
-    del model.metadata_props[:]
-    onnx.helper.set_model_props(model, {key: value for key, value in kept.items() if value is not None})
-    onnx.save(model, tmp_path / "changed.onnx")
-    return tmp_path / "changed.onnx"
-
-
-@pytest.mark.parametrize(
-    ("props", "message"),
-    [
-        ({"efficientdet.version": "2"}, "has version 2 of the metadata; expected 1"),
-        ({"efficientdet.input": None}, r"no efficientdet.input\); use export.py"),
-        (
-            {"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'},
-            "resize rule 'zoom'; expected one of letterbox, stretch, fit",
-        ),
-        ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "expected all above zero"),
-        ({"efficientdet.input": "[]"}, "a resize rule is"),
-        ({"efficientdet": "{}"}, "the metadata is damaged"),
-        ({"efficientdet": "not json"}, "the metadata is damaged"),
-    ],
-)
-def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, message):
-    with pytest.raises(InputError, match=message.replace("[", r"\[")) as caught:
-        efficientdet.load_detector(changed(exported[0], tmp_path, **props))
-    assert "\n" not in str(caught.value)
 
 
 def test_other_files_are_told(exported, tmp_path):
@@ -411,34 +376,6 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     assert "warning: detector.onnx does not find all detections of the checkpoint, whose" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("milliseconds", "is_slower"), [((29.2, 28.4), True), ((20.0, 28.4), False)])
-def test_a_file_in_8_bits_that_is_not_faster_is_reported(
-    exported, tmp_path, monkeypatch, capsys, milliseconds, is_slower
-):
-    folder, _, _ = exported
-    records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
-    timed = []
-
-    def in_turns(runs_of, *, runs):
-        for run in runs_of:
-            run()  # both files are there
-        timed.append(len(runs_of))
-        return milliseconds
-
-    monkeypatch.setattr(artifact_comparison, "medians_in_turns", in_turns)
-    config = ExportConfig(
-        output_dir=str(tmp_path), formats=("onnx-int8",), runs=1, calibration_records=records, int8_samples=1
-    )
-    export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL), config)
-    warning = (
-        "warning: detector-int8.onnx is not faster than float32 in openvino on this machine: 29.2 ms per image, "
-        "detector.xml 28.4 ms\n"
-    )
-    assert (warning in capsys.readouterr().out) == is_slower
-    assert timed == [2]
-    assert not (tmp_path / "detector.xml").exists()
-
-
 def test_openvino_is_the_default_for_onnx_in_8_bits(exported):
     folder, _, _ = exported
     defaults = {name: format_of(name).runtime_of(f"{folder}/{name}", "keras", asked_by="") for name in FILES[:3]}
@@ -497,20 +434,6 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
     assert len(network) == (folder / "detector-int8.tflite").stat().st_size
     with pytest.raises(InputError, match=r"postprocessing\.tflite: is not a detector exported by this project"):
         efficientdet.load_detector(tmp_path / "renamed-postprocessing.tflite")
-
-
-def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
-    """TensorFlow warns of gradients that are never computed, and LiteRT names its delegate, each time."""
-    folder, images, _ = exported
-    description = read_bundle(str(folder / "ckpt"))[1]
-    detector = build_miniature(
-        hyperparameters_of("efficientdet-d0", description.hparams), num_classes=len(description.categories)
-    )
-    restored = SimpleNamespace(detector=detector, description=description, resize=Letterbox((64, 64)))
-    write_litert(restored, tmp_path / "detector.tflite")
-    assert len(efficientdet.load_detector(tmp_path / "detector.tflite").predict([images[0]], min_score=0)[0].scores)
-    assert not [line for line in capfd.readouterr().err.splitlines() if "delegate" in line]
-    assert not [record for record in caplog.records if "gradient" in record.getMessage()]
 
 
 def test_formats_that_a_network_or_a_backend_lacks_are_told_first(monkeypatch):

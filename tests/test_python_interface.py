@@ -362,24 +362,6 @@ def test_detections_as_supervision_has_them(monkeypatch):
     assert fields["data"]["class_name"].tolist() == ["cat", "dog"]
 
 
-def test_detections_as_fiftyone_has_them(monkeypatch):
-    found = found_objects()
-    monkeypatch.setitem(sys.modules, "fiftyone", None)
-    with pytest.raises(efficientdet.InputError, match="needs the package fiftyone: pip install fiftyone"):
-        found.to_fiftyone(noise())
-    stand_in = types.SimpleNamespace(Detections=lambda detections: detections, Detection=dict)
-    monkeypatch.setitem(sys.modules, "fiftyone", stand_in)
-    with pytest.raises(efficientdet.InputError, match="hold no image"):
-        found.to_fiftyone()
-    detections = found.to_fiftyone(noise())
-    assert detections[0] == {"label": "cat", "bounding_box": [0.04, 0.1, 0.2, 0.65], "confidence": 0.9, "mask": None}
-    masks = np.zeros((2, 40, 50), bool)
-    masks[0, 5:9, 3:6] = True
-    first, second = found_objects(masks=masks).to_fiftyone()  # the size is that of the masks
-    np.testing.assert_array_equal(first["mask"], masks[0, 4:30, 2:12])
-    assert (second["mask"].shape, second["bounding_box"]) == ((6, 11), detections[1]["bounding_box"])
-
-
 @pytest.mark.slow
 def test_the_notebook_of_the_quick_start(tmp_path):
     """Its cells run one after the other, on the miniature network; what it stores are such outputs."""

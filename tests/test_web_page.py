@@ -50,7 +50,7 @@ NO_RUNTIME = "ONNX Runtime Web is not in the cache; an export with --formats=web
 )
 def test_the_graph_resizes_as_infer_does(rule):
     graph = OnnxGraph()
-    scales = add_resize(graph, rule, "image", images="images", sizes="sizes")
+    scales = add_resize(graph, rule=rule, image="image", images="images", sizes="sizes")
     outputs = {"images": ("uint8", [None] * 4), "sizes": ("int32", [None] * 2), scales: ("float32", [None])}
     _, session = session_of(graph, {"image": ("uint8", ["h", "w", 4])}, outputs)
     for size in ((48, 64), (7, 5), (123, 311), (300, 20), (64, 96)):

@@ -73,11 +73,6 @@ class LitertInt8(Litert):
         return [path, postprocessing_file(path)]
 
 
-def frigate_files(path: Path) -> list[Path]:
-    """Return the files that `write_frigate_files` writes beside an exported file."""
-    return [path.with_name("frigate.yaml"), path.with_name("numbered_labels.txt")]
-
-
 class LitertFullInt8(Litert):
     """The complete detector with uint8 input and in 8 bits, for Edge TPU and Frigate, with Frigate's configuration."""
 
@@ -90,11 +85,12 @@ class LitertFullInt8(Litert):
 
         assert calibration is not None
         write_full_integer(restored, path, calibration)
-        write_frigate_files(restored, path)
+        _, config_file, labels_file = self.files(path)
+        write_frigate_files(restored, path, config_file=config_file, labels_file=labels_file)
 
     def files(self, path: Path) -> list[Path]:
         """See `ExportFormat`."""
-        return [path, *frigate_files(path)]
+        return [path, path.with_name("frigate.yaml"), path.with_name("numbered_labels.txt")]
 
 
 class Web(ExportFormat):

@@ -24,7 +24,6 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.exported_file import ArtifactMetadata
 from efficientdet.inference.calibration import CalibrationImages
-from efficientdet.plugins.small_devices.formats import frigate_files
 from efficientdet.plugins.small_devices.litert_files import converted, write_with_files
 from model.bifpn import NearestResize
 from model.detection_model import DetectionModel
@@ -231,8 +230,8 @@ model:
 """
 
 
-def write_frigate_files(restored: Restored, path: Path) -> None:
-    """Write Frigate's configuration and the numbered labels beside an exported file.
+def write_frigate_files(restored: Restored, path: Path, *, config_file: Path, labels_file: Path) -> None:
+    """Write Frigate's configuration for an exported file, and the numbered labels.
 
     Frigate takes the score of a detection from `min_score`, and of an object, the median of its last detections, from
     `threshold`. Both are the class's stored threshold: an object counts if most of its detections would be shown.
@@ -240,7 +239,6 @@ def write_frigate_files(restored: Restored, path: Path) -> None:
     Raises:
         OSError: a file cannot be written.
     """
-    config_file, labels_file = frigate_files(path)
     description = restored.description
     classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
     height, width = restored.detector.image_size
