@@ -3,11 +3,10 @@
 import functools
 
 import numpy as np
-import onnxruntime
 import oracles
 import pytest
 import tensorflow as tf
-from onnx import TensorProto, helper
+from onnx_sessions import session_of
 
 from efficientdet.inference.detect import rows_of_image
 from efficientdet.plugins.onnx.graph import OnnxGraph
@@ -70,27 +69,14 @@ def in_onnx(config):
     found = detections_in_onnx(graph, "logits", "deltas", "sizes", anchors=ANCHORS, classes=CLASSES, config=config)
     for tensor, name in zip(found, names, strict=True):
         graph.call_output(tensor, name)
-    nodes = graph.nodes(names)
-    inputs = {"logits": (COUNT, CLASSES), "deltas": (COUNT, 4), "sizes": (2,)}
-    content = helper.make_graph(
-        nodes,
-        "postprocessing",
-        [
-            helper.make_tensor_value_info(
-                name, TensorProto.INT32 if name == "sizes" else TensorProto.FLOAT, ["B", *shape]
-            )
-            for name, shape in inputs.items()
-        ],
-        [onnx_output(name) for name in names],
-        graph.initializers(nodes),
-    )
-    model = helper.make_model(content, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    inputs = {
+        "logits": ("float32", ["B", COUNT, CLASSES]),
+        "deltas": ("float32", ["B", COUNT, 4]),
+        "sizes": ("int32", ["B", 2]),
+    }
+    kinds = ("float32", ["B", SLOTS, 4]), ("float32", ["B", SLOTS]), ("int32", ["B", SLOTS])
+    _, session = session_of(graph, inputs, dict(zip(names, kinds, strict=True)))
     return lambda *arrays: session.run(list(names), dict(zip(inputs, arrays, strict=True)))
-
-
-def onnx_output(name):
-    return helper.make_tensor_value_info(name, TensorProto.INT32 if name == "classes" else TensorProto.FLOAT, None)
 
 
 RUNTIMES = (on_backend, on_host, in_onnx)

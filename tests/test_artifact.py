@@ -5,10 +5,8 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -298,35 +296,45 @@ def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported,
     assert len((tmp_path / "out" / "detections.csv").read_text().splitlines()) == len(results) + 1
 
 
-def test_other_files_are_told(exported, tmp_path):
-    with pytest.raises(
-        InputError, match="outputs class_logits, box_deltas, best_logits; expected boxes, scores, classes"
-    ):
-        efficientdet.load_detector(exported[0] / "network.onnx")
-    content = (exported[0] / "detector.onnx").read_bytes()
-    rng = np.random.default_rng(0)
-    others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[: len(content) // 2]}
-    for name, damaged in others.items():
-        for suffix in (".onnx", ".xml", ".tflite"):
-            (tmp_path / (name + suffix)).write_bytes(damaged)
-            with pytest.raises(InputError, match=name):
-                efficientdet.load_detector(tmp_path / (name + suffix))
-    with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
-        efficientdet.load_detector(tmp_path / "nothing.onnx")
+def half(content):
+    return content[: len(content) // 2]
 
 
-def test_an_openvino_file_without_whole_weights(exported, tmp_path):
+DAMAGED = [  # written file: how it differs from the exported one of this name; message
+    ({"network.onnx": None}, "outputs class_logits, box_deltas, best_logits; expected boxes, scores, classes"),
+    *(
+        ({f"detector{suffix}": change}, f"detector{suffix}")
+        for suffix in (".onnx", ".xml", ".tflite")
+        for change in (lambda _: b"", lambda _: b"<html>", lambda _: np.random.default_rng(0).bytes(5000), half)
+    ),
+    ({}, r"detector\.onnx: cannot be read"),
+    ({"detector.xml": None}, r"detector\.bin: cannot be read \(No such file"),
+    ({"detector.xml": None, "detector.bin": half}, "openvino cannot open it"),
+    ({"detector.tflite": lambda content: content[:-30]}, r"no efficientdet\); use export.py"),
+    ({"detector.tflite": lambda content: b"TFL3" + content}, "is no LiteRT file"),
+    (
+        {"detector.tflite": lambda content: content[:20] + bytes(100) + content[120:]},
+        r"detector\.tflite: litert cannot open it \(.*is the file complete\?",
+    ),
+    ({"detector-int8.tflite": None}, r"detector-int8-postprocessing\.tflite: cannot be read \(No such file"),
+    ({"detector-int8-postprocessing.tflite": None}, "is not a detector exported by this project"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), DAMAGED)
+def test_damaged_files_are_one_line(exported, tmp_path, files, message):
     folder, images, _ = exported
-    (tmp_path / "detector.xml").write_bytes((folder / "detector.xml").read_bytes())
-    with pytest.raises(InputError, match=r"detector\.bin: cannot be read \(No such file"):
-        efficientdet.load_detector(tmp_path / "detector.xml")
-    weights = (folder / "detector.bin").read_bytes()
-    (tmp_path / "detector.bin").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(InputError, match="openvino cannot open it") as caught:
-        efficientdet.load_detector(tmp_path / "detector.xml").predict(images)
+    for name, change in files.items():
+        content = (folder / name).read_bytes()
+        (tmp_path / name).write_bytes(change(content) if change else content)
+    with pytest.raises(InputError, match=message) as caught:
+        efficientdet.load_detector(tmp_path / next(iter(files), "detector.onnx")).predict(images)
     assert "\n" not in str(caught.value)
+
+
+def test_a_runtime_that_cannot_run_a_file_is_refused(exported):
     with pytest.raises(InputError, match="is a file of OpenVINO; onnxruntime cannot run it, openvino can"):
-        efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
+        efficientdet.load_detector(exported[0] / "detector.xml", runtime="onnxruntime")
 
 
 def test_a_full_disk_is_named_where_openvino_does_not(exported, tmp_path, monkeypatch):
@@ -395,45 +403,6 @@ def test_images_of_the_records_are_compared_if_no_others_are_given(exported, tmp
     files = sorted(map(str, (folder / "drawn" / "val").glob("*.jpg")))
     assert compared() == compared(*files)
     assert compared() > compared(files[0]) > 0
-
-
-def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
-    folder, images, _ = exported
-    whole = (folder / "detector.tflite").read_bytes()
-    with zipfile.ZipFile(folder / "detector.tflite") as archive:
-        start, props = (
-            min(entry.header_offset for entry in archive.infolist()),
-            {name: archive.read(name) for name in archive.namelist()},
-        )
-    path = tmp_path / "detector.tflite"
-    for content, message in (
-        (whole[:start], r"no efficientdet\); use export.py"),
-        (whole[: len(whole) // 2], r"no efficientdet\); use export.py"),
-        (whole[:-30], r"no efficientdet\); use export.py"),
-        (b"TFL3" + whole, "is no LiteRT file"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=message):
-            efficientdet.load_detector(path)
-    path.write_bytes(whole[:20] + bytes(100) + whole[120:start])
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, content in props.items():
-            archive.writestr(name, content)
-    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is the file complete\?"):
-        efficientdet.load_detector(path).predict(images)
-
-
-def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
-    folder, _, _ = exported
-    shutil.copy(folder / "detector-int8.tflite", tmp_path / "renamed.tflite")
-    with pytest.raises(InputError, match=r"renamed-postprocessing\.tflite: cannot be read \(No such file"):
-        efficientdet.load_detector(tmp_path / "renamed.tflite")
-    shutil.copy(folder / "detector-int8-postprocessing.tflite", tmp_path / "renamed-postprocessing.tflite")
-    network, postprocessing = format_of("renamed.tflite").load(tmp_path / "renamed.tflite")[0]
-    assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
-    assert len(network) == (folder / "detector-int8.tflite").stat().st_size
-    with pytest.raises(InputError, match=r"postprocessing\.tflite: is not a detector exported by this project"):
-        efficientdet.load_detector(tmp_path / "renamed-postprocessing.tflite")
 
 
 def test_formats_that_a_network_or_a_backend_lacks_are_told_first(monkeypatch):

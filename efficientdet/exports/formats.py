@@ -68,8 +68,8 @@ _SAVED_MODEL = SavedModel()
 
 
 def export_formats() -> Mapping[str, ExportFormat]:
-    """Return every format by name, those of this project first."""
-    return {one.name: one for one in (_SAVED_MODEL, *load_plugins(PLUGINS))}
+    """Return every format by name."""
+    return {one.name: one for one in (*load_plugins(PLUGINS), _SAVED_MODEL)}
 
 
 def format_of(path: str | os.PathLike[str] | None) -> ExportFormat | None:
