@@ -145,7 +145,7 @@ def test_the_table(exported):
         assert table[name]["score_difference"] < 1e-5
         assert table[name]["box_difference"] < 0.01
         assert table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
-    shown = (folder / "artifacts.md").read_text()
+    shown = (folder / "README.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has AP {measures.numbers['AP']:.4f}" in shown
 
@@ -229,9 +229,7 @@ def test_8_bits_say_what_they_cost(exported):
     assert line["quality"]["ap_difference"] < -0.01
     low, high = line["quality"]["ap_difference_interval"]
     assert low <= line["quality"]["ap_difference"] <= high
-    assert (
-        f"{line['quality']['ap_difference']:+.4f}, 95 % interval {low:+.4f} to" in (folder / "artifacts.md").read_text()
-    )
+    assert f"{line['quality']['ap_difference']:+.4f}, 95 % interval {low:+.4f} to" in (folder / "README.md").read_text()
     assert line["quality"]["class_losses"]
     kernels = {
         tensor.data_type
@@ -376,7 +374,7 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     monkeypatch.setattr(artifacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
     monkeypatch.setattr(artifacts, "_TRAINED", 0.0)
     with pytest.raises(
-        RuntimeError, match=r"detector.onnx does not find the detections of the checkpoint; .*artifacts.md"
+        RuntimeError, match=r"detector.onnx does not find the detections of the checkpoint; .*README.md"
     ):
         export_artifacts(model, config)
     monkeypatch.setattr(artifacts, "_TRAINED", 1.1)

@@ -9,7 +9,8 @@ import pytest
 from color_artifact import write_color_artifact
 
 import efficientdet
-from efficientdet.exports.artifact_pages import ArtifactTable
+from efficientdet.checkpoints.description import Description
+from efficientdet.exports.artifact_pages import Artifact, ArtifactTable
 from efficientdet.exports.exported_file import DESCRIPTION, INPUT, VERSION
 from program_support.errors import InputError
 
@@ -51,7 +52,7 @@ def test_the_file_detects_as_it_is(changed):
         (DESCRIPTION, {"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
         (
             DESCRIPTION,
-            {"score_thresholds": {"overall": 2.0, "classes": {}}},
+            {"score_thresholds": {"overall": 2, "classes": {}}},
             r"damaged \(score_thresholds is .*; expected overall",
         ),
         (
@@ -134,9 +135,11 @@ def test_boxes_that_are_not_finite_are_left_out(changed):
     assert (found.names, found.boxes.tolist()) == (("red",), [[0, 0, 30, 20]])
 
 
-@pytest.mark.parametrize("name", ["artifacts.json", "artifacts.md"])
+@pytest.mark.parametrize("name", ["artifacts.json", "README.md"])
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
     (tmp_path / name).mkdir()
+    names = ("megabytes", "median_ms", "p99_ms", "compared", "agreement", "box_difference", "score_difference")
+    row = Artifact(format="onnx", file="detector.onnx", **dict.fromkeys(names, 0))
     table = ArtifactTable(
         model="d0",
         machine="none",
@@ -145,10 +148,11 @@ def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
         checkpoint=None,
         validation_images=0,
         calibration_images=0,
-        artifacts=[],
+        artifacts=[row],
     )
+    description = Description(model_name="d0", hparams={"image_size": 64}, categories=[], weights="raw")
     with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
-        table.write(str(tmp_path))
+        table.write(str(tmp_path), description)
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".xml", ".tflite"])

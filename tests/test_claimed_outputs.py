@@ -234,7 +234,7 @@ PROGRAMS = {
     f"label_studio.xml {TESTDEV_FILE_NAME}",
     _compare: "compare.html compare.json",
     _examine: "doctor.html doctor.json",
-    _export: "README.md detector.onnx artifacts.md artifacts.json detections.jpg provenance.json "
+    _export: "README.md detector.onnx artifacts.json provenance.json "
     "detector.tflite detector.xml detector.bin saved_model/saved_model.pb web/index.html",
     _infer: "detections.json coco.json yolo/labels/1.txt detections.csv label_studio.xml lines.jsonl",
     _next_images: "next_images.html next_images.json images/1.jpg coco.json yolo/labels/1.txt",

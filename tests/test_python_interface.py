@@ -138,7 +138,7 @@ def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
     exported = worked[0] / "exported"
     monkeypatch.setenv("HF_TOKEN", "hf_none")
     publish(exported, "hf://me/shapes", files=files_to_publish(exported))
-    names = {"README.md", "detections.jpg", "provenance.json", "artifacts.md", "artifacts.json", "detector.onnx"}
+    names = {"README.md", "provenance.json", "artifacts.json", "detector.onnx"}
     assert hub.repositories["me/shapes"].keys() == names
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     loaded, local = (efficientdet.load_detector(path) for path in ("hf://me/shapes", exported / "detector.onnx"))

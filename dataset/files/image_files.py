@@ -57,13 +57,6 @@ def upright_image(stored: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(_flipped(image, turn))
 
 
-def stored_image(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """Invert `upright_image`."""
-    turn = _TURNS[orientation]
-    image = _flipped(upright, turn)
-    return np.ascontiguousarray(image.swapaxes(0, 1) if turn.transpose else image)
-
-
 def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
     """Convert boxes [N, 4] yxyx in pixels of a stored image of `size` (height, width) to those of the upright image."""
     turn = _TURNS[orientation]

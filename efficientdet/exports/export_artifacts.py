@@ -12,6 +12,7 @@ import numpy as np
 from dataset.files.image_files import read_image
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.provenance import (
+    FILE_NAME,
     checksums,
     code_version,
     machine,
@@ -26,15 +27,12 @@ from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_pages import (
-    CARD_FILES,
     MOST_LOST,
     TABLE_FILES,
     Artifact,
     ArtifactTable,
-    ModelCard,
     Quality,
     tiling_note,
-    write_model_card,
 )
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats
@@ -42,11 +40,9 @@ from efficientdet.inference.calibration import CalibrationImages, calibration_of
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
 from efficientdet.inference.detect import Detect
 from efficientdet.options.export import ExportOptions
-from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_differences, resampled
 from object_detection.coco.matching import Comparison
 from object_detection.coco.measures import CocoMeasures
-from object_detection.coco.run_length_masks import decoded
 from object_detection.geometry.box_geometry import pairwise_iou
 from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs
@@ -176,22 +172,6 @@ class ArtifactComparison:
             quality=quality,
         )
 
-    def drawn_image(self) -> np.ndarray:
-        """Return the image with the most detections of the checkpoint, drawn into it; uint8 [h, w, 3]."""
-        classes = self.restored.class_names
-        thresholds = self._thresholds or ScoreThresholds(overall=0.0)
-        drawn = [rows.drawn(thresholds.of(rows.category_ids), 20) for rows in self._expected]
-        most = max(range(len(drawn)), key=lambda number: len(drawn[number].scores))
-        rows = drawn[most]
-        return draw_detections(
-            self._images[most],
-            rows.boxes,
-            classes=np.searchsorted(classes.category_ids, rows.category_ids),
-            names=list(classes.names),
-            scores=rows.scores,
-            masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks],
-        )
-
     def _measured(self, detect: Detect, *, resamples: int | None = 0) -> tuple[CocoMeasures, Comparison]:
         rows = detect_images(detect, self._index, samples=self._config.eval_samples)
         compared = self._evaluator.compare(rows)
@@ -256,7 +236,7 @@ _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bflo
 
 
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
-    """Export every format, compare, evaluate and time it; write the table to artifacts.md and artifacts.json.
+    """Export every format, compare, evaluate and time it; write the table to README.md and artifacts.json.
 
     Raises:
         InputError: a file cannot be written, or is the user's.
@@ -265,7 +245,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     folder, formats = Path(config.output_dir), export_formats()
     files = [file for name in config.formats for file in formats[name].files(folder / formats[name].file)]
     names = {file.relative_to(folder).parts[0] for file in files} | {formats[name].file for name in config.formats}
-    with claimed_outputs(*(folder / name for name in (*sorted(names), *CARD_FILES, *TABLE_FILES))):
+    with claimed_outputs(*(folder / name for name in (*sorted(names), FILE_NAME, *TABLE_FILES))):
         return _export(model, config)
 
 
@@ -300,9 +280,9 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         calibration_images=len(calibration.names),
         artifacts=lines,
     )
-    table.write(config.output_dir)
-    with only_warning("the model card is incomplete", print):
-        _write_card(comparison, table, config, checkpoint=model.ckpt_path)
+    table.write(config.output_dir, restored.description)
+    with only_warning("the provenance is incomplete", print):
+        _write_provenance(table, Path(config.output_dir), checkpoint=model.ckpt_path)
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)
@@ -317,7 +297,7 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     elif wrong:
         raise RuntimeError(
             f"{wrong[0].file} does not find the detections of the checkpoint; see "
-            f"{config.output_dir}/artifacts.md for the differences"
+            f"{config.output_dir}/README.md for the differences"
         )
     return table
 
@@ -353,19 +333,14 @@ def export_file(config: ModelConfig, name: str, path: Path, *, input_image: str 
         print("no detections to compare in this image; use --input_image=FILE with an image of objects")
 
 
-def _write_card(
-    comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str | None
-) -> None:
-    """Write the provenance of the checkpoint with the checksums of the exported files, and what is made of it."""
-    folder = Path(config.output_dir)
+def _write_provenance(table: ArtifactTable, folder: Path, *, checkpoint: str | None) -> None:
+    """Write the provenance of the checkpoint with the checksums of the exported files."""
     assert checkpoint is not None  # export.py requires one
     provenance = without_folders(read_provenance(checkpoint) or {"weights": checksums([checkpoint])})
     files = [file for line in table.artifacts for file in export_formats()[line.format].files(folder / line.file)]
     exported = {str(Path(file).relative_to(folder)): value for file, value in checksums(files).items()}
     provenance["exported"] = {"code": code_version(), "machine": machine(), "files": exported}
     write_provenance(folder, provenance)
-    card = ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image())
-    write_model_card(folder, card)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

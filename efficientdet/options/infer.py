@@ -48,13 +48,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     batch_size: Annotated[Count, Help("Batch size.")] = 1
     engine: Engine = LOCAL
-    apply_exif_orientation: Annotated[
-        bool,
-        Help(
-            "Rotate images by their EXIF orientation; boxes are in pixels of the rotated image. "
-            "--noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do."
-        ),
-    ] = True
     debug: Annotated[bool, Help("Run eagerly, without compilation.")] = False
     tile: Annotated[
         str | None,

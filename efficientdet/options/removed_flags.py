@@ -84,6 +84,9 @@ GONE = {
         "tpu_zone": _TPU,
     },
     "infer": {
+        "apply_exif_orientation": Gone(
+            "images are rotated by their EXIF orientation, as in all programs", ("True",), True
+        ),
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
     },
     "inspector": {

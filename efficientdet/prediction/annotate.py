@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dataset.files.image_files import distinct_names, image_ids
 from efficientdet.inference.detect import Detector
@@ -39,8 +39,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
     """Detect in images, videos or a camera, and write annotated copies and detections.
 
     The detections in images are written as COCO results with file names, and all of them in further formats if
-    requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
-    result of an image for which the two differ has the key `exif_orientation_applied`.
+    requested. Boxes are in pixels of the upright image.
 
     messages: receivers of the drawn detections in each image and frame.
 
@@ -157,10 +156,7 @@ def _annotate_images(
                     continue
                 if annotated.note:
                     print(f"{image.path}: {annotated.note}")
-                image_fields: dict[str, Any] = {"file_name": file_name}
-                if annotated.orientation != 1:
-                    image_fields["exif_orientation_applied"] = config.apply_exif_orientation
-                results += [{**result, **image_fields} for result in annotated.results]
+                results += [{**result, "file_name": file_name} for result in annotated.results]
                 shown = [annotated.results[number] for number in annotated.drawn]
                 stem = Path(image.output).stem
                 outlets.files.add(stem, file_name, image.image_id, size=annotated.size, results=shown)

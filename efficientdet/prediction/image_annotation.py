@@ -14,9 +14,6 @@ from dataset.files.image_files import (
     distinct_stem,
     encode_image,
     output_names,
-    stored_image,
-    upright_boxes,
-    upright_image,
 )
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from dataset.input.tiling import Tiling
@@ -104,28 +101,18 @@ def camera_output(config: AnnotationConfig, camera: int | str) -> Path:
 
 
 def drawn_rows(
-    pixels: np.ndarray,
-    rows: DetectionRows,
-    names: ClassNames,
-    *,
-    orientation: int = 1,
-    shorter_side: int | None = None,
+    pixels: np.ndarray, rows: DetectionRows, names: ClassNames, *, shorter_side: int | None = None
 ) -> np.ndarray:
-    """Return stored pixels [h, w, 3] uint8 rotated by their EXIF orientation, with all rows and upright labels.
-
-    rows: in pixels of the stored image. shorter_side: see `draw_detections`.
-    """
+    """Return pixels [h, w, 3] uint8 with all rows drawn into them. shorter_side: see `draw_detections`."""
     return draw_detections(
-        upright_image(pixels, orientation),
-        upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
+        pixels,
+        rows.boxes,
         classes=np.searchsorted(names.category_ids, rows.category_ids),
         names=names.names,
         scores=rows.scores,
         track_ids=rows.track_ids,
         shorter_side=shorter_side,
-        masks=None
-        if rows.masks is None
-        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
+        masks=None if rows.masks is None else DecodedMasks(rows.masks.tolist()),
     )
 
 
@@ -146,7 +133,6 @@ class ImageResult(NamedTuple):
     failure: str = ""
     note: str = ""
     size: tuple[int, int] = (0, 0)  # height and width
-    orientation: int = 1  # EXIF orientation of what the boxes refer to
     results: Sequence[dict[str, Any]] = ()
     drawn: Sequence[int] = ()  # numbers of the drawn results
 
@@ -172,7 +158,7 @@ def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageR
     size = 1 if model.tiling else task.config.batch_size
     for start in range(0, len(task.images), size):
         batch = task.images[start : start + size]
-        opened = [_opened(image, task.config, model) for image in batch]
+        opened = [_opened(image, model) for image in batch]
         usable = [image.pixels for image in opened if isinstance(image, StoredImage)]
         rows = iter(model.detect(usable) if usable else ())
         results = []
@@ -192,20 +178,15 @@ def _annotated(
     """Write the annotated copy of an image."""
     numbers = np.flatnonzero(rows.scores >= model.thresholds.of(rows.category_ids))[: config.max_boxes(model)]
     drawn = rows.chosen(numbers)
-    orientation = 1 if config.apply_exif_orientation else stored.orientation
-    drawn_image = drawn_rows(
+    pixels = drawn_rows(
         *_to_draw_into(stored.pixels, drawn),
         model.class_names,
-        orientation=orientation,
         shorter_side=None if model.tiling is None else min(model.tiling.size),
     )
-    # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
-    pixels = stored_image(drawn_image, orientation)
-    write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92, orientation=orientation))
+    write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92))
     return ImageResult(
         note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
         size=stored.pixels.shape[:2],
-        orientation=stored.orientation,
         results=results_json(rows.with_image_id(image.image_id)),
         drawn=numbers.tolist(),
     )
@@ -219,8 +200,8 @@ def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple
     return overview, rows._replace(boxes=rows.boxes * scale, masks=None)
 
 
-def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> StoredImage | InputError:
-    """Return the pixels of an image, upright with `apply_exif_orientation`, or why there are none."""
+def _opened(image: InputImage, model: Detector) -> StoredImage | InputError:
+    """Return the upright pixels of an image, or why there are none."""
     try:
         stored = _read(image.path, model)
     except InputError as error:
@@ -230,9 +211,7 @@ def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> Sto
             f"{image.path}: cannot be saved (it has a side of {max(stored.pixels.shape)} pixels, a JPEG "
             f"{_MAX_JPEG_SIDE} at most)"
         )
-    if config.apply_exif_orientation and stored.orientation != 1:
-        stored = stored._replace(pixels=stored.upright())
-    return stored
+    return stored if stored.orientation == 1 else stored._replace(pixels=stored.upright())
 
 
 def _read(path: str, model: Detector) -> StoredImage:
