@@ -292,16 +292,6 @@ def test_a_track_file_that_cannot_be_written_is_named(tmp_path):
         tracks.write("drawn")
 
 
-def test_the_files_of_a_recording_are_kept(tmp_path):
-    for _ in range(2):
-        tracks = VideoTracks(TrackSettings(mot_folder=tmp_path / "mot"), ScoreThresholds(), NAMES)
-        tracks.update(detected(), FRAME, 0)
-        tracks.write("camera_0", replace=False)
-        tracks.write("clip")
-        tracks.close()
-    assert sorted(path.name for path in (tmp_path / "mot").iterdir()) == ["camera_0-2.txt", "camera_0.txt", "clip.txt"]
-
-
 # Pictures and Python
 
 
