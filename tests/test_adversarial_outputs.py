@@ -6,11 +6,9 @@ import numpy as np
 import oracles
 import pytest
 import tensorflow as tf
-from onnx_sessions import session_of
+from onnx_sessions import detections_session
 
 from efficientdet.inference.detect import rows_of_image
-from efficientdet.plugins.onnx.graph import OnnxGraph
-from efficientdet.plugins.onnx.suppression import detections_in_onnx
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
@@ -65,18 +63,7 @@ def on_host(config):
 
 
 def in_onnx(config):
-    graph, names = OnnxGraph(), ("boxes", "scores", "classes")
-    found = detections_in_onnx(graph, "logits", "deltas", "sizes", anchors=ANCHORS, classes=CLASSES, config=config)
-    for tensor, name in zip(found, names, strict=True):
-        graph.call_output(tensor, name)
-    inputs = {
-        "logits": ("float32", ["B", COUNT, CLASSES]),
-        "deltas": ("float32", ["B", COUNT, 4]),
-        "sizes": ("int32", ["B", 2]),
-    }
-    kinds = ("float32", ["B", SLOTS, 4]), ("float32", ["B", SLOTS]), ("int32", ["B", SLOTS])
-    _, session = session_of(graph, inputs, dict(zip(names, kinds, strict=True)))
-    return lambda *arrays: session.run(list(names), dict(zip(inputs, arrays, strict=True)))
+    return detections_session(config, anchors=ANCHORS, classes=CLASSES)
 
 
 RUNTIMES = (on_backend, on_host, in_onnx)
