@@ -116,7 +116,8 @@ class ArtifactTable:
         ]
 
     def _lines(self) -> list[str]:
-        titles, measured = _COLUMNS, "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it."
+        titles: tuple[str, ...] = _COLUMNS
+        measured = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it."
         if self.checkpoint:
             titles += _QUALITY
             measured = (
