@@ -138,16 +138,6 @@ def padded(graph, layer, inputs, node) -> str:
     )
 
 
-def upsampled(graph, layer, inputs, node) -> str:
-    """Add keras.layers.UpSampling2D with nearest interpolation."""
-    if layer.interpolation != "nearest":
-        raise InputError(
-            f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
-            "interpolation; expected nearest"
-        )
-    return _repeated(graph, graph.image(inputs[0]), layer.size)
-
-
 def reshaped(graph, layer, inputs, node) -> str:
     """Add Reshape or Flatten. Reshaping a pooled image [B, C] to [B, 1, 1, C] returns the image itself."""
     target = node.outputs[0].shape[1:]
