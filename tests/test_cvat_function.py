@@ -21,7 +21,7 @@ from dataset.input.resize import letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.plugins.small_devices.cvat_function import write_cvat_function
+from efficientdet.plugins.small_devices.image_model import write_cvat_function
 from model.detection_model import named_variables
 
 CLASSES = ClassNames((5, 7, 9), ("red", "no", 'a "b" {c} Ä'))

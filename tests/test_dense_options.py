@@ -12,8 +12,8 @@ from oracles import to_numpy
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.plugins.mask_rcnn.regions import ProposalConfig
+from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig

@@ -27,8 +27,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-from efficientdet.plugins.small_devices.frigate import write_frigate_files
-from efficientdet.plugins.small_devices.full_integer import integer_resize
+from efficientdet.plugins.small_devices.full_integer import integer_resize, write_frigate_files
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -238,7 +237,8 @@ def test_without_stored_thresholds_frigates_own_apply(tmp_path):
     categories = [{"id": 3, "name": "no"}, {"id": 7, "name": "1 euro"}]
     description = Description(model_name="efficientdet-lite0", hparams={}, categories=categories, weights="raw")
     restored = SimpleNamespace(description=description, detector=SimpleNamespace(image_size=(240, 320)))
-    write_frigate_files(restored, tmp_path / FULL)
+    files = {"config_file": tmp_path / "frigate.yaml", "labels_file": tmp_path / "numbered_labels.txt"}
+    write_frigate_files(restored, tmp_path / FULL, **files)
     text = (tmp_path / "frigate.yaml").read_text()
     assert "Frigate stretches its square regions to this input" in text
     config = yaml.safe_load(text)

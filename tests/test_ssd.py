@@ -17,9 +17,9 @@ from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.optimization.schedule import Schedule
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.network import build_ssd
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 from model.detection_model import named_variables

@@ -83,7 +83,12 @@ GONE = {
         "tpu": _TPU,
         "tpu_zone": _TPU,
     },
-    "infer": {},
+    "infer": {
+        "apply_exif_orientation": Gone(
+            "images are rotated by their EXIF orientation, as in all programs", ("True",), True
+        ),
+        "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
+    },
     "inspector": {
         "debug": Gone(
             "it had no effect here; infer.py --debug and train.py --debug run step by step",
@@ -106,6 +111,9 @@ GONE = {
         ),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,
+    },
+    "next_images": {
+        "strategy": Gone("doubt or novelty alone had no measured gain over their product", ("expected_gain",)),
     },
 }
 
