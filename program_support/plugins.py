@@ -17,8 +17,6 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
         "labelme": "efficientdet.plugins.label_formats.formats:LABELME",
         "label_studio": "efficientdet.plugins.label_formats.formats:LABEL_STUDIO",
-        "frigate": "efficientdet.plugins.label_formats.formats:FRIGATE",
-        "fiftyone": "efficientdet.plugins.label_formats.formats:FIFTYONE",
         "dota": "efficientdet.plugins.label_formats.formats:DOTA",
         "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
     },

@@ -111,12 +111,11 @@ def _is_grouping(text: str) -> bool:
         return False
 
 
-FoldCount = Annotated[int, between(2, 10)]  # numbers of one digit, so that a pattern of shards can leave one out
 GroupBy = Annotated[
     str | None,
     Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),
     Help(
-        "Images that must stay in one split or fold, in addition to near-duplicates: 'folder', or a regular expression "
+        "Images that must stay in one split, in addition to near-duplicates: 'folder', or a regular expression "
         "with one group, whose match in the file name is the same for them."
     ),
 ]
@@ -166,13 +165,6 @@ class ConvertOptions(WritingOptions):
             repeats=True,
         ),
     ] = ()
-    folds: Annotated[
-        FoldCount | None,
-        Help(
-            "Number of folds of a cross-validation, 2 to 10: images of train and val are divided into them, stratified "
-            "by class, and each fold is one shard of the train records. Default: no folds."
-        ),
-    ] = None
     group_by: GroupBy = None
     include_masks: Annotated[bool, Help("Store instance masks as PNG.")] = False
     labeled_classes: Annotated[

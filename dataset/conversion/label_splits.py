@@ -1,6 +1,6 @@
 """Read labels of any format as the splits of one data set: train, val and test, or "" if there are no splits."""
 
-import functools
+import hashlib
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Rep
 from dataset.conversion.class_numbering import common_classes, in_one_order, note_of_other_ids, with_composed_names
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import RecognizedLabels
-from dataset.conversion.image_split import pooled
 from dataset.conversion.named_splits import (
     HELD_OUT,
     SPLITS,
@@ -152,8 +151,18 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
             f"--annotations={annotations}: {len(shared)} images, such as {shared[0]}, are in several of the "
             f"{len(by_file)} files {listed(by_file)}; expected one of them"
         )
-    in_order = in_one_order(by_file, common_classes(by_file, own_numbers=True), own_image_ids=False)
-    return {"": functools.reduce(pooled, in_order.values())}
+    parts = [*in_one_order(by_file, common_classes(by_file, own_numbers=True), own_image_ids=False).values()]
+    return {
+        "": replace(
+            parts[0],
+            images=sorted((image for part in parts for image in part.images), key=lambda image: image.file_name),
+            listed_boxes=sum(part.listed_boxes for part in parts),
+            fingerprint=hashlib.sha256(" ".join(part.fingerprint for part in parts).encode()).hexdigest(),
+            skipped=[finding for part in parts for finding in part.skipped],
+            noted=[finding for part in parts for finding in part.noted],
+            split_fingerprints={},
+        )
+    }
 
 
 def _with_distinct_images(data: AnnotatedDataSet) -> AnnotatedDataSet:

@@ -38,7 +38,6 @@ def in_parts(
             "expected no --include_masks, or smaller images"
         )
     images: list[AnnotatedImage] = []
-    shards: list[int] = []
     next_id = 1 + max(image.image_id for image in data.images)
     for number, image in enumerate(data.images):
         parts = [image]
@@ -46,16 +45,8 @@ def in_parts(
             parts = _parts(image, sizes[number], first_id=next_id)
             next_id += len(parts)
         images += parts
-        shards += [0 if data.shards is None else int(data.shards[number])] * len(parts)
-    return (
-        replace(
-            data,
-            images=images,
-            listed_boxes=data.listed_boxes + sum(len(image.objects) for image in images) - _boxes(data.images),
-            shards=None if data.shards is None else np.array(shards),
-        ),
-        len(sizes),
-    )
+    boxes = data.listed_boxes + _boxes(images) - _boxes(data.images)
+    return replace(data, images=images, listed_boxes=boxes), len(sizes)
 
 
 def _boxes(images: Sequence[AnnotatedImage]) -> int:

@@ -17,9 +17,14 @@ _OBJECTS = (  # what it is, what to do, keys of the outermost object or of a lis
     ("a Datumaro json", "convert it with: datum convert -if datumaro -f coco_instances", "items,categories"),
     ("a project or export of VGG Image Annotator (VIA)", _VIA, "_via_img_metadata|project,metadata,config"),
     (
-        "a FiftyOne json without detections, or of another export than those with labels.json or samples.json",
-        "export detections with dataset_type=fiftyone.types.FiftyOneDataset",
+        "a FiftyOne json",
+        "export it with dataset_type=fiftyone.types.COCODetectionDataset or YOLOv5Dataset",
         "sample_fields|classes,labels|samples|filepath",
+    ),
+    (
+        "a json of Frigate's events",
+        "label the snapshots in a labeling program and export COCO or YOLO",
+        "id,camera,label,has_snapshot,has_clip",
     ),
     ("a VoTT json", "export Pascal VOC instead", "asset,regions|assets,tags"),
     ("a Supervisely json", "run its app Export to COCO", "objects,size|classes,tags"),

@@ -212,9 +212,6 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
     tasks = []
     for index in range(config.num_shards):
         images, shard_stats = data.images[index :: config.num_shards], stats[index :: config.num_shards]
-        if data.shards is not None:
-            numbers = np.flatnonzero(data.shards == index).tolist()
-            images, shard_stats = [data.images[number] for number in numbers], stats[numbers]
         made_from = json.dumps([settings, [image.file_name for image in images], shard_stats.tolist()])
         path = config.shard_path(index)
         tasks.append(
