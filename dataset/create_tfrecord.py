@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -23,15 +22,16 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
+from dataset.class_files import read_class_file
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, NothingUsable
-from dataset.conversion.class_numbering import named_classes, read_label_map
+from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
     refuse_without_usable_objects,
 )
 from dataset.conversion.conversion_options import ConversionConfig, ConvertOptions
-from dataset.conversion.conversion_report import Report, TooManySkipped, refusal_with_report
+from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_split import split_off
@@ -47,8 +47,6 @@ from program_support.command_line import define_flags_of, options_of_flags
 from program_support.engines import LOCAL, connected
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote, storage
-
-_Result = TypeVar("_Result")
 
 
 def define_flags() -> None:
@@ -66,7 +64,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     options, remote_output = _with_local_folders(options)
     images = ImageFolder(image_folder(options.images))
     annotations = options.annotations or options.images
-    label_map = read_label_map(options.label_map_json_path) if options.label_map_json_path else None
+    label_map = read_class_file(options.label_map_json_path) if options.label_map_json_path else None
     labels = recognize(annotations, label_format=options.format)
     print(labels.reason, flush=True)
     images.report_unread()
@@ -79,7 +77,8 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         by_split = _with_unlabeled_classes(by_split, images, options.labeled_classes)
     _print_unused(by_split, images)
     configs = {split: replace(_config(split, options), remote_output=remote_output) for split in ("", *SPLITS)}
-    _for_each(by_split, lambda split, data: check_annotations(data, configs[split]))
+    for split, data in by_split.items():
+        check_annotations(data, configs[split])
     refuse_without_usable_objects(
         [by_split[split] for split in ("", "train") if split in by_split] or by_split.values(),
         crowds_as_objects=options.crowds_as_objects,
@@ -100,22 +99,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
 
     # one connection for all splits
     with contextlib.nullcontext() if options.engine == LOCAL else connected(options.engine):
-        return _for_each(by_split, convert)
-
-
-def _for_each(
-    by_split: dict[str, AnnotatedDataSet], function: Callable[[str, AnnotatedDataSet], _Result]
-) -> dict[str, _Result]:
-    """Return the result of each split; of refusals, only that is raised whose --max_bad_fraction allows all splits."""
-    results, refusals = {}, []
-    for split, data in by_split.items():
-        try:
-            results[split] = function(split, data)
-        except TooManySkipped as error:
-            refusals.append(error)
-    if refusals:
-        raise max(refusals, key=lambda error: float(error.needed))
-    return results
+        return {split: convert(split, data) for split, data in by_split.items()}
 
 
 def _with_local_folders(options: ConvertOptions) -> tuple[ConvertOptions, str | None]:

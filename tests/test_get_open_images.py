@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from dataset.conversion.formats.open_images_classes import MLPERF_FILE
 from PIL import Image
 
 from dataset import download_open_images
 from dataset.class_names import class_names_of_records
-from dataset.conversion.formats.open_images_classes import MLPERF_FILE
 from dataset.download_open_images import download_images
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records

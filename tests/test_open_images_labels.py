@@ -7,13 +7,13 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from dataset.conversion.formats.open_images import read_open_images
+from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from PIL import Image
 from text_tables import rows
 
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats import open_images
-from dataset.conversion.formats.open_images import read_open_images
-from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.sharding.shards import convert
 from program_support.errors import InputError
 from program_support.signals import Interrupted

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from dataset.conversion.formats.open_images import read_open_images
 from PIL import Image
 from test_get_open_images import HEADER, box
 
@@ -16,7 +17,6 @@ from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.convert import convert_shard
 from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.formats.open_images import read_open_images
 from dataset.conversion.sharding import shards
 from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records

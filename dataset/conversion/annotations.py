@@ -2,8 +2,8 @@
 
 import hashlib
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -86,7 +86,6 @@ class AnnotatedDataSet:
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
     split_from: tuple[int, int] | None = None
-    split_fingerprints: Mapping[str | None, str] = field(default_factory=dict)  # of what was read of each split
 
     @property
     def listed_images(self) -> int:
@@ -110,7 +109,7 @@ class LabelCollector:
     """Collects images, classes and findings while a reader reads labels.
 
     `hasher` is updated with all that is read. `notes` counts what was derived, by reason. `split`: the split of what is
-    being read, which findings and `hasher` belong to; None: all.
+    being read, which findings belong to; None: all.
     """
 
     source: str
@@ -119,13 +118,8 @@ class LabelCollector:
     noted: list[ReportEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     split: str | None = None
-    _hashers: dict[str | None, Any] = field(default_factory=lambda: defaultdict(hashlib.sha256))
+    hasher: Any = field(default_factory=hashlib.sha256)
     _ids: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def hasher(self) -> Any:
-        """Return the hash of what is read of the current split."""
-        return self._hashers[self.split]
 
     @contextmanager
     def skipping(
@@ -177,13 +171,11 @@ class LabelCollector:
             ReportEntry(kind="box", file=self.source, reason=f"{count} {reason}")
             for reason, count in self.notes.items()
         ]
-        fingerprints = {split: hasher.hexdigest() for split, hasher in self._hashers.items()} or {None: ""}
         return AnnotatedDataSet(
             source=self.source,
             images=self.images,
             class_names=class_names,
-            fingerprint=" ".join(fingerprints.values()),
-            split_fingerprints=fingerprints,
+            fingerprint=self.hasher.hexdigest(),
             listed_boxes=sum(len(image.objects) for image in self.images)
             + sum(finding.kind == "box" for finding in self.skipped),
             skipped=self.skipped,

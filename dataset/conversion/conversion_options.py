@@ -26,13 +26,6 @@ class WritingSettings:
     max_bad_fraction: Annotated[
         Share, Help("Maximum fraction of images, and of boxes, that may be skipped as unusable.")
     ] = 0.01
-    keep_images_of_refused_boxes: Annotated[
-        bool,
-        Help(
-            "Keep an image whose boxes are all unusable, as an image without objects. Default: drop the image, because "
-            "training would treat its objects as background."
-        ),
-    ] = False
     crowds_as_objects: Annotated[
         bool,
         Help(
@@ -111,6 +104,7 @@ def _is_grouping(text: str) -> bool:
         return False
 
 
+FoldCount = Annotated[int, between(2, 10)]
 GroupBy = Annotated[
     str | None,
     Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),

@@ -96,14 +96,6 @@ def size_name(area: float) -> str:
     return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
 
 
-class TooManySkipped(InputError):
-    """More images or boxes would be skipped than --max_bad_fraction allows; `needed` is the value that allows them."""
-
-    def __init__(self, message: str, needed: str):
-        super().__init__(message)
-        self.needed = needed
-
-
 def check_fractions(
     report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float, before_reading: bool = False
 ) -> None:
@@ -127,7 +119,7 @@ def check_fractions(
         raise InputError(f"{refusals[0]}; nothing would be left: correct the labels, or give the images")
     if refusals:
         or_more = " or more, as the images are not read yet" if before_reading else ""
-        raise TooManySkipped(f"{refusals[0]}; to accept this, set --max_bad_fraction={needed}{or_more}", needed)
+        raise InputError(f"{refusals[0]}; to accept this, set --max_bad_fraction={needed}{or_more}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
@@ -146,8 +138,7 @@ def refusal_with_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"refused": str(error), **readable_report(report, class_names)}
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    message = f"{error}; all items are listed in {path}"
-    return TooManySkipped(message, error.needed) if isinstance(error, TooManySkipped) else InputError(message)
+    return InputError(f"{error}; all items are listed in {path}")
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:

@@ -73,7 +73,7 @@ def _usable_image(
     if task.config.crowds_as_objects:
         objects = [replace(one, is_crowd=False, is_difficult=False) for one in objects]
     listed = image.refused + len(image.objects)
-    if listed and not objects and not task.config.keep_images_of_refused_boxes:
+    if listed and not objects:  # training would treat its objects as background
         report.dropped.append(
             ReportEntry(
                 kind="image",

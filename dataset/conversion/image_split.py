@@ -68,8 +68,9 @@ def split_off(
                 "can be used for validation; put some back"
             )
         raise InputError(
-            f"--val_fraction={fraction:g}: {_why_none(data.images, groups, group_by)}; none can be used for "
-            "validation; expected more images, or --val_fraction=0"
+            f"--val_fraction={fraction:g}: of {len(names)} images in {len(groups)} groups of near-duplicates"
+            f"{f' and of --group_by={group_by}' if group_by else ''}, none can be used for validation unless training "
+            "loses a class; expected more images, or --val_fraction=0"
         )
     parts = splits_by_name(
         replace(data, split_from=(data.listed_images, data.listed_boxes)),
@@ -94,27 +95,6 @@ def _by_earlier_split(group: list[int], were_in_val: Mapping[int, bool]) -> list
     for place in group:
         parts.setdefault(were_in_val.get(place, side), []).append(place)
     return [*parts.values()]
-
-
-def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], group_by: str | None) -> str:
-    """Return why no group of images can be used for val."""
-    if len(groups) == 1 and not group_by:
-        return (
-            f"there is one distinct image, of which the {len(images)} are copies"
-            if images[1:]
-            else "there is one image"
-        )
-    classes = [{one.category_id for place in group for one in images[place].objects} for group in groups]
-    counts = Counter(label for each in classes for label in each)
-    if all(any(counts[label] == 1 for label in each) for each in classes):
-        alone = sum(count == 1 for count in counts.values())
-        near = "" if len(groups) == len(images) else ", counting near-duplicates as one"
-        return (
-            f"each of the {len(images)} images has a class that no other image has{near} ({alone} of {len(counts)} "
-            "classes), which training would lose"
-        )
-    of_names = f" and of --group_by={group_by}" if group_by else ""
-    return f"{len(images)} images in {len(groups)} groups of near-duplicates{of_names}"
 
 
 def image_groups(

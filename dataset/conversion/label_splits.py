@@ -160,7 +160,6 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
             fingerprint=hashlib.sha256(" ".join(part.fingerprint for part in parts).encode()).hexdigest(),
             skipped=[finding for part in parts for finding in part.skipped],
             noted=[finding for part in parts for finding in part.noted],
-            split_fingerprints={},
         )
     }
 

@@ -45,7 +45,6 @@ class FileKind(Enum):
     YOLO_DATA = "a YOLO data.yaml"
     YOLO_LABELS = "a file of YOLO labels"
     YAML = "yaml"
-    OPEN_IMAGES = "a csv of Open Images boxes"
     CSV = "a csv table"
     UNREAD = "labels of a format that is not read"
     IMAGE = "an image"
@@ -132,13 +131,6 @@ CORE_FORMATS = {
             reader=f"{_READERS}.yolo:read_yolo",
             is_file_per_image=True,
             has_masks=True,
-            has_ids=True,
-        ),
-        LabelFormat(
-            name="open_images",
-            title="Open Images",
-            kinds=(FileKind.OPEN_IMAGES,),
-            reader=f"{_READERS}.open_images:read_open_images_file",
             has_ids=True,
         ),
         LabelFormat(
@@ -313,8 +305,6 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | LabelFormat | None, str
         return FileKind.YOLO_DATA, ""
     if lines and all(map(_is_yolo_label, lines)):
         return FileKind.YOLO_LABELS, ""
-    if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
-        return FileKind.OPEN_IMAGES, ""
     if plugin := _plugin_format(FileStart(lines=lines)):
         return plugin, ""
     if advice := unread_lines(lines):

@@ -196,7 +196,6 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
         if is_remote(config.image_folder)
         else str(Path(config.image_folder).resolve()),
         "--include_masks": config.include_masks,
-        "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
         "--crowds_as_objects": config.crowds_as_objects,
         "--white_level": config.white_level,
         **({"--black_level": config.black_level} if config.black_level else {}),

@@ -34,6 +34,18 @@ def _matches(start: FileStart, line: re.Pattern) -> bool:
     return bool(start.lines) and all(line.fullmatch(one.strip()) for one in start.lines)
 
 
+def _is_open_images(start: FileStart) -> bool:
+    return bool(start.lines) and {"ImageID", "LabelName", "XMin", "YMin"} <= {*start.lines[0].split(",")}
+
+
+OPEN_IMAGES = LabelFormat(
+    name="open_images",
+    title="Open Images",
+    value="a csv of Open Images boxes",
+    recognizes=_is_open_images,
+    reader=f"{__package__}.open_images:read_open_images_file",
+    has_ids=True,
+)
 CVAT = LabelFormat(
     name="cvat",
     title="CVAT",
