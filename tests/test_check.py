@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from dataset.conversion import check
-from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
+from dataset.conversion.convert import SizeDisagreement, UnusableImage, check_image
 from program_support.silenced_stderr import silenced_stderr
 
 

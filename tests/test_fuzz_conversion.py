@@ -19,7 +19,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from dataset.conversion import check
-from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
+from dataset.conversion.convert import SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
 
 CASES, SEED = int(os.environ.get("FUZZ_CASES", "0")), os.environ.get("FUZZ_SEED", "1")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset.conversion.check import UnusableImage, check_image
+from dataset.conversion.convert import UnusableImage, check_image
 from dataset.files import image_windows
 from dataset.files.image_files import read_image
 from dataset.files.image_windows import open_windows

@@ -33,8 +33,6 @@ class Report:
     crowd_boxes: int = 0
     difficult_boxes: int = 0
     images_without_boxes: int = 0
-    most_boxes: int = 0
-    most_boxes_file: str = ""
     boxes_of_skipped_images: int = 0
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
@@ -44,7 +42,7 @@ class Report:
     dropped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
 
-    def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
+    def add_image(self, objects: Iterable[Any]) -> None:
         """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
         count = 0
         for annotation in objects:
@@ -57,16 +55,11 @@ class Report:
         self.images += 1
         self.boxes += count
         self.images_without_boxes += not count
-        if count > self.most_boxes:
-            self.most_boxes, self.most_boxes_file = count, file_name
 
     def add(self, other: "Report") -> None:
         """Add the counts and findings of another part of the data set, such as a shard."""
-        if other.most_boxes > self.most_boxes:
-            self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
         for name, value in vars(other).items():
-            if name not in ("most_boxes", "most_boxes_file"):
-                setattr(self, name, getattr(self, name) + value)
+            setattr(self, name, getattr(self, name) + value)
 
     def skipped_count(self, kind: str) -> int:
         """Return the number of images or boxes that are not in the records, including boxes of skipped images."""
@@ -149,7 +142,6 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "crowd_boxes": report.crowd_boxes,
         "difficult_boxes": report.difficult_boxes,
         "images_without_boxes": report.images_without_boxes,
-        "most_boxes_in_one_image": {"boxes": report.most_boxes, "file": report.most_boxes_file},
         "boxes_per_class": _per_class_name(report.boxes_per_class, class_names),
         "usable_boxes_per_class": _per_class_name(report.usable_per_class, class_names),
         "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
@@ -214,8 +206,6 @@ def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Co
         f"boxes    {report.boxes} ({sizes}), {report.crowd_boxes} crowds"
         + (f", {report.difficult_boxes} difficult" if report.difficult_boxes else ""),
     ]
-    if report.most_boxes:
-        lines.append(f"         at most {report.most_boxes} in one image ({report.most_boxes_file})")
     boxes = _per_class_name(report.boxes_per_class, class_names)
     per_class = sorted(boxes.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])

@@ -5,7 +5,7 @@ Near-duplicates and groups of images stay together.
 
 import hashlib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -144,23 +144,16 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, value_range: Value
 def alike_groups(thumbnails: Sequence[np.ndarray | None], keys: Sequence[str | None] = ()) -> list[list[int]]:
     """Return groups of indices of near-duplicates and of equal keys, joined transitively; None is like no other."""
     known = {place: thumbnail for place, thumbnail in enumerate(thumbnails) if thumbnail is not None}
-    places = [*known]
-    leader = list(range(len(thumbnails)))
-
-    def first_of(place: int) -> int:
-        while leader[place] != place:
-            leader[place] = place = leader[leader[place]]
-        return place
-
-    first_with: dict[str, int] = {}
+    places, first_with = [*known], dict[str, int]()
     same_key = [(first_with.setdefault(key, place), place) for place, key in enumerate(keys) if key is not None]
+    group_of = [[place] for place in range(len(thumbnails))]
     for i, j in [*((places[i], places[j]) for i, j in near_duplicates([*known.values()])), *same_key]:
-        one, other = sorted((first_of(i), first_of(j)))
-        leader[other] = one
-    groups = defaultdict(list)
-    for place in range(len(thumbnails)):
-        groups[first_of(place)].append(place)
-    return [*groups.values()]
+        smaller, larger = sorted((group_of[i], group_of[j]), key=len)
+        if smaller is not larger:
+            larger += smaller
+            for place in smaller:
+                group_of[place] = larger
+    return [sorted(group) for group in {id(group): group for group in group_of}.values()]
 
 
 def stratified_groups(

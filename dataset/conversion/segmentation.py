@@ -41,22 +41,13 @@ def check_segmentation(segmentation: Any) -> None:
         raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected polygons or run lengths")
 
 
-def reason_to_skip(segmentation: Any) -> str | None:
-    """Return the error message of `check_segmentation`; None if the segmentation is valid or absent."""
-    try:
-        if segmentation is not None:
-            check_segmentation(segmentation)
-    except UnusableSegmentation as error:
-        return str(error)
-    return None
-
-
 def mask_png(segmentation: Any, size: tuple[int, int]) -> bytes:
-    """Return a PNG of the size (height, width), 1 inside the object, of what has passed `check_segmentation`.
+    """Return a PNG of the size (height, width), 1 inside the object.
 
     Raises:
-        UnusableSegmentation: it does not fit this image.
+        UnusableSegmentation: it is invalid or does not fit this image.
     """
+    check_segmentation(segmentation)
     pixels = (
         decoded(_union(segmentation, size)).view(np.uint8)
         if isinstance(segmentation, list)

@@ -27,7 +27,6 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.segmentation import (
     UnusableSegmentation,
     check_segmentation,
-    reason_to_skip,
     validated_run_lengths,
 )
 from dataset.files.bounded_files import read_json
@@ -309,8 +308,6 @@ def _add_object(
                     f"has category {shown(entry.get('category_id'))}; the categories are {listed(sorted(known))}"
                 )
             annotation = _object(entry, category_id, with_segmentation=with_segmentation, notes=labels.notes)
-            if reason := reason_to_skip(annotation.segmentation):
-                raise InputError(reason)
             image.objects.append(annotation)
     except InputError as error:
         if image is not None:

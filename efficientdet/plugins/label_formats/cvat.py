@@ -6,8 +6,6 @@ Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordi
 import math
 import xml.etree.ElementTree as ElementTree
 
-import numpy as np
-
 from dataset.conversion.annotations import (
     ROTATED,
     AnnotatedDataSet,
@@ -23,10 +21,8 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
-from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.untrusted_values import error_context, shown
 from dataset.files.xml_files import read_xml
-from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
 
 _WITHOUT_AREA = ("polyline", "points", "tag", "skeleton", "cuboid")
@@ -76,13 +72,9 @@ def _add_objects(
             with labels.skipping(f"{where}: {shape.tag} {index}", image=image):
                 category_id = labels.id_of(shape.get("label", ""))
                 box, outline = read(shape)
-                segmentation: list | dict | None = None
-                if with_masks and shape.tag == "mask":
-                    segmentation = _mask_run_lengths(shape, image.size)
-                elif with_masks:
-                    if outline is None:
-                        raise InputError("is a box, and --include_masks needs outlines")
-                    segmentation = [outline]
+                if with_masks and outline is None:
+                    raise InputError(f"is a {shape.tag}, and --include_masks needs outlines: export masks as COCO")
+                segmentation = [outline] if with_masks else None
                 image.objects.append(AnnotatedObject(category_id=category_id, box_xywh=box, segmentation=segmentation))
                 if _degrees(shape):
                     labels.notes[ROTATED] += 1
@@ -128,25 +120,3 @@ def _mask(node: ElementTree.Element) -> tuple[tuple, None]:
 
 
 _SHAPES = {"box": _box, "polygon": _polygon, "ellipse": _ellipse, "mask": _mask}
-
-
-def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int] | None) -> dict:
-    """Return run lengths of the full image from row-wise run lengths of a rectangle, which begin with zeros."""
-    left, top, width, height = _mask(node)[0]
-    if size is None:
-        raise InputError("is a mask of an image without width and height, which --include_masks needs")
-    inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
-    if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
-        raise InputError(
-            f"is at x {left:g}, y {top:g} and has {width:g}x{height:g}, expected whole pixels inside the image of "
-            f"{size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels"
-        )
-    runs = [coordinate(text, "a run length") for text in node.get("rle", "").split(",")]
-    if min(runs) < 0 or any(run % 1 for run in runs) or sum(runs) != width * height:
-        raise InputError(f"has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}")
-    values = np.arange(len(runs), dtype=np.uint8) & 1
-    pixels = np.zeros(size, np.uint8)
-    pixels[int(top) : int(top + height), int(left) : int(left + width)] = np.repeat(
-        values, np.array(runs, np.int64)
-    ).reshape(int(height), int(width))
-    return run_lengths(pixels)
