@@ -147,14 +147,6 @@ def test_ids_of_texts_are_those_of_parsed_records():
     assert ids_of_texts([b"a.jpg"]) == [int(parse_record(record("a.jpg", 1))["image_id"])]
 
 
-def test_records_of_tensorflow_datasets_are_refused_by_their_keys(tmp_path):
-    content = {"image": feature(b"\xff\xd8\xff"), "objects/bbox": feature(0.1, 0.2, 0.3, 0.4)}
-    example = tf.train.Example(features=tf.train.Features(feature=content)).SerializeToString()
-    write(tmp_path / "shapes-train.tfrecord-00000-of-00001", example)
-    with pytest.raises(InputError, match=r"has records of TensorFlow Datasets \(image, objects/bbox\); expected"):
-        records_of(f"{tmp_path}/shapes-train*", "val_file_pattern")
-
-
 def test_names_beside_records_of_another_conversion_are_refused(tmp_path):
     """A copied class file, and the records of a second day that were copied without theirs."""
     day = write(tmp_path / "first" / "train.record", record("a.jpg"), record("b.jpg", 2, 1))

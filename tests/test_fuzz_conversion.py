@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from dataset.conversion import check
+from dataset.conversion import convert
 from dataset.conversion.convert import SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
 
@@ -128,7 +128,7 @@ def originals():
 
 
 def test_images(run, monkeypatch):
-    monkeypatch.setattr(check, "LARGEST_IMAGE_PIXELS", 10**6)  # a header that claims more would cost a second each
+    monkeypatch.setattr(convert, "LARGEST_IMAGE_PIXELS", 10**6)  # a header that claims more would cost a second each
     whole = originals()
 
     def one_case(draw):

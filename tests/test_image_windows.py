@@ -2,7 +2,6 @@
 
 import socket
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from dataset.files.pixel_values import ValueRange
 from program_support.errors import InputError
 
 rasterio = pytest.importorskip("rasterio")
-copy = pytest.importorskip("rasterio.shutil").copy
 RNG = np.random.default_rng(5)
 HEIGHT, WIDTH = 700, 450
 
@@ -46,13 +44,6 @@ def store(path, values, *, tags=None, colors=None, palette=None, overviews=(), *
         if overviews:
             file.build_overviews(overviews, rasterio.enums.Resampling.average)
     return str(path)
-
-
-def cloud_optimized(folder, values):
-    """Write a file whose directory comes before its pixels."""
-    store(folder / "a.tif", values)
-    copy(folder / "a.tif", path := str(folder / "cog.tif"), driver="COG", compress="deflate", blocksize=128)
-    return path
 
 
 def complete(path, side=256, **options):
@@ -188,31 +179,6 @@ def test_overviews_of_the_file_alone_are_used(tmp_path, beside):
         assert np.unique(windows.read(0, 0, 64, 64)) == [100]
 
 
-MEMORY = """
-import re, sys
-from dataset.files.image_windows import open_windows
-with open_windows(sys.argv[1]) as windows:
-    for top in range(0, 20000, 1000):
-        for left in range(0, 20000, 1000):
-            windows.read(top, left, top + 1000, left + 1000)
-    windows.reduced((512, 512))
-print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", [{"tiled": True}, {"blockysize": 20000}], ids=str)
-def test_memory_of_a_large_image_is_bounded(tmp_path, layout):
-    path, side = str(tmp_path / "a.tif"), 20000
-    with rasterio.open(
-        path, "w", driver="GTiff", height=side, width=side, count=3, dtype="uint8", compress="deflate", **layout
-    ) as file:
-        for top in range(0, side, 1000):
-            file.write(np.full((3, 1000, side), top % 251, np.uint8), window=((top, top + 1000), (0, side)))
-    run = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
-    assert int(run.stdout) < 512 * 1024  # kB; of 1 GB that are allowed
-
-
 WIDE, LARGE = 4, 3  # types of TIFF: LONG, SHORT
 
 
@@ -277,19 +243,6 @@ def test_what_is_not_there_is_reported_in_one_line(tmp_path, capfd, name):
     assert str(refusal.value).startswith(f"{path}: ")
     assert str(refusal.value).count("\n") == 0
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_cut_file_is_reported_where_it_is_cut(tmp_path):
-    path = cloud_optimized(tmp_path, noise())
-    content = Path(path).read_bytes()
-    Path(path).write_bytes(content[: len(content) // 2])
-    with open_windows(path) as windows:
-        windows.read(0, 0, 100, 100)
-        with pytest.raises(InputError, match="cannot be decoded"):
-            windows.read(HEIGHT - 100, 0, HEIGHT, 100)
-    Path(path).write_bytes(content[:60])
-    with pytest.raises(InputError, match=r"cannot be decoded \(the directory of the TIFF at byte 192 is cut off"):
-        open_windows(path)
 
 
 @pytest.mark.parametrize("name", ["/vsicurl/http://{}/a.tif", "http://{}/a.tif", "/etc/hostname"])

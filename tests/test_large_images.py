@@ -104,13 +104,6 @@ def test_other_images_stay_as_they_are(tmp_path):
     assert in_parts(data, str(tmp_path), file_bytes=FILE_BYTES, with_masks=True) == (data, 0)
 
 
-def test_folds_keep_the_parts_of_an_image_together(folder):
-    data, count = in_parts(
-        data_set(shards=np.array([0, 1])), str(folder / "images"), file_bytes=FILE_BYTES, with_masks=False
-    )
-    assert (count, data.shards.tolist()) == (1, [0] + [1] * 12)
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_windows_of_a_file_are_detected_in_as_its_pixels_are(folder, monkeypatch, whole):
     """A detector that finds the brightest pixel; the complete image is reduced to a quarter."""

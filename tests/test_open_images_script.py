@@ -148,6 +148,6 @@ def test_the_other_converters_point_here(place):
     with pytest.raises(InputError) as caught, recognized(path, expected=FileKind.COCO):
         read_coco(object_annotations_file=path)
     assert str(caught.value) == (
-        f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "
-        f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}"
+        f"{path}: is a csv of Open Images boxes, expected a COCO json: use dataset/create_tfrecord.py "
+        f"--images=FOLDER --annotations={place}"
     )

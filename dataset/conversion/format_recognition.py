@@ -132,5 +132,5 @@ def _other_format(path: str, expected: FileKind | LabelFormat) -> str | None:
         return None  # a file of Open Images without one of its columns
     if kind is FileKind.UNREAD:
         return f"{file}: is {kind_and_advice(file)[1]}"
-    advice = f": use dataset/create_tfrecord.py --images=FOLDER --annotations={path}" if kind.holds_annotations else ""
-    return f"{file}: is {kind.value}, expected {expected.value}{advice}"
+    advice = f": use dataset/create_tfrecord.py --images=FOLDER --annotations={file.parent}"
+    return f"{file}: is {kind.value}, expected {expected.value}{advice if kind.holds_annotations else ''}"

@@ -13,12 +13,13 @@ from PIL import Image
 from dataset.conversion.annotations import LARGEST_COORDINATE
 from dataset.files.untrusted_values import shown
 from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
+from program_support.errors import InputError
 
 MOST_POLYGONS = 10_000  # limit of an object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
 LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object: 160 MB in pycocotools
 
 
-class UnusableSegmentation(ValueError):
+class UnusableSegmentation(InputError):
     """The segmentation is not a valid mask of the image; the message is the reason."""
 
 

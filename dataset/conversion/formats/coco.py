@@ -329,6 +329,8 @@ def _object(entry: dict, category_id: int, *, with_segmentation: bool, notes: Co
     box = _box(entry, outline, notes)
     if with_segmentation and not outline:
         raise InputError("has no segmentation, which --include_masks needs")
+    if with_segmentation:
+        check_segmentation(outline)  # deep lists could not be sent to a process
     if is_set(entry.get("ignore"), "ignore"):
         notes["objects with ignore 1 are used like others, as in pycocotools: only iscrowd 1 is ignored"] += 1
     if any(isinstance(entry.get(name), str) for name in ("id", "image_id", "category_id", "iscrowd", "ignore", "area")):

@@ -1,4 +1,4 @@
-"""Read Label Studio's JSON export: tasks with regions in percent of the width and height of the image.
+"""Read Label Studio's JSON and JSON-MIN exports: tasks with regions in percent of the width and height of the image.
 
 Format: https://labelstud.io/guide/export (JSON); a rectangle is rotated about its top left corner, clockwise. Brush
 masks are run lengths of the values R, G, B, A (https://github.com/thi-ng/umbrella/tree/develop/packages/rle-pack).
@@ -44,11 +44,9 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool, split
     if not isinstance(tasks, list):
         raise InputError(f"{path}: is not Label Studio's JSON: expected a list of tasks")
     without = 0
-    for index, entry in enumerate(tasks):
-        task = entry if isinstance(entry, dict) else {}
+    for index, task in enumerate(_native(tasks)):
         with labels.skipping(f"task {shown(task.get('id', index))}"):
-            to_import = [] if "predictions" in task else None
-            regions = _regions(task.get("annotations", task.get("completions", to_import)), labels)
+            regions = _regions(task.get("annotations", task.get("completions")), labels)
             if regions is None:
                 without += 1
                 continue
@@ -64,10 +62,31 @@ def read_label_studio(path: str, images: ImageFolder, *, with_masks: bool, split
     return labels.named_data_set()
 
 
+def _native(entries: list) -> list[dict]:
+    """Return tasks as in JSON: JSON-MIN has a task for each annotation, with lists of regions beside the image."""
+    tasks: list[dict] = []
+    of_id: dict[str, dict] = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or "annotations" in entry or "completions" in entry:
+            tasks.append(entry if isinstance(entry, dict) else {})
+            continue
+        if isinstance(entry.get("data"), dict) and "predictions" in entry:  # to import, not exported
+            tasks.append({**entry, "annotations": []})
+            continue
+        lists = [value for value in entry.values() if isinstance(value, list)]
+        regions = [{"value": one, **one} for values in lists for one in values if isinstance(one, dict)]
+        key = repr(entry.get("id", len(tasks)))
+        if key not in of_id:
+            of_id[key] = {"id": entry.get("id"), "data": entry, "annotations": []}
+            tasks.append(of_id[key])
+        of_id[key]["annotations"].append({"result": regions})
+    return tasks
+
+
 def _regions(annotations: Any, labels: LabelCollector) -> list | None:
     """Return the regions of the annotation to use, or None for a task without one."""
     if not isinstance(annotations, list):
-        raise InputError(f"has annotations {shown(annotations)}, expected a list, as in the export JSON (not JSON-MIN)")
+        raise InputError(f"has annotations {shown(annotations)}, expected a list")
     usable = [
         one for one in annotations if isinstance(one, dict) and not is_set(one.get("was_cancelled"), "was_cancelled")
     ]
