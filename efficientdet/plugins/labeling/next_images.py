@@ -14,8 +14,7 @@ from dataset.class_names import ClassNames, beside_records, class_names_of_recor
 from dataset.conversion.named_splits import INSTANCES
 from dataset.files.bounded_files import read_json, read_regular_file
 from dataset.files.image_files import copy_names, encode_image, read_stored_image
-from dataset.records.labeled_images import LabeledImages
-from dataset.records.labeled_records import labeled_records
+from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.detect import Detector
