@@ -148,15 +148,11 @@ def test_bands_become_colors(tmp_path, count, colors, chosen, note):
         assert windows.note == note
 
 
-def test_a_palette_one_bit_and_inverted_gray(tmp_path):
-    numbers = np.array([[[0, 1, 2]]], np.uint8)
-    path = store(tmp_path / "p.tif", numbers, palette={1: (10, 20, 30), 2: (255, 0, 7)})
-    assert complete(path)[0].tolist() == [[0, 0, 0], [10, 20, 30], [255, 0, 7]]
-    for name, profile in {"black": {}, "white": {"photometric": "MINISWHITE"}}.items():
-        path = store(tmp_path / f"{name}.tif", numbers % 2, nbits=1, **profile)
-        np.testing.assert_array_equal(complete(path), np.asarray(Image.open(path).convert("RGB")))
-    path = store(tmp_path / "inverted.tif", numbers, photometric="MINISWHITE")
-    assert complete(path)[0, :, 0].tolist() == [255, 254, 253]
+def test_a_palette_one_bit_and_inverted_gray_are_refused(tmp_path):
+    numbers = np.array([[[0, 1, 1]]], np.uint8)
+    for profile in ({"palette": {1: (10, 20, 30)}}, {"nbits": 1}, {"photometric": "MINISWHITE"}):
+        with pytest.raises(InputError, match="of TIFF, expected gray or RGB of 8 bits"):
+            open_windows(store(tmp_path / "a.tif", numbers, **profile))
 
 
 def test_pixels_without_data_are_black(tmp_path):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_records import FOOTER, HEADER, SIDES, altered, example, starts, without_box_keys, write
+from tiny_records import FOOTER, HEADER, altered, example, starts, without_box_keys, write
 
 from dataset.records import verify
 from dataset.records.record_index import RecordReader, index_records
@@ -160,32 +160,6 @@ def test_nothing_left_to_learn_from_is_refused_whatever_is_allowed(tmp_path):
     assert "empty: no boxes in 3 records" in refusal([empty])
 
 
-def test_reasons_are_counted_together_and_told_apart(tmp_path):
-    path = write(
-        tmp_path / "a",
-        [
-            example(0),
-            altered(1, {"encoded": None}),
-            b"garbage",
-            without_box_keys(3),
-            altered(4, {"encoded": [b"text"]}),
-            example(5),
-        ],
-    )
-    message = refusal([path], max_bad_fraction=0.5)
-    for reason in (
-        "1 of 6 records hold no image",
-        "1 of 6 records hold no tf.train.Example: no name",
-        "1 of 6 records hold no box keys",
-        "1 of 6 records hold an image that cannot be decoded: 4.jpg",
-        "66.67%",
-    ):
-        assert reason in message
-    index, said = verified([path], max_bad_fraction=0.67)
-    assert image_ids(index) == ["0", "5"]
-    assert len(said) == 1
-
-
 @pytest.mark.parametrize(
     ("features", "found"),
     [
@@ -200,18 +174,3 @@ def test_a_record_that_contradicts_itself_is_refused_whatever_is_allowed(tmp_pat
     message = refusal([path], max_bad_fraction=1.0, category_ids=(1,))
     assert message.startswith(f"{path}: the record at byte {starts(payloads)[1]} (1.jpg, image 1) holds ")
     assert found in message
-
-
-def test_boxes_that_training_never_shows_count_against_the_fraction(tmp_path):
-    swapped = altered(1, {"object/bbox/xmin": [0.5], "object/bbox/xmax": [0.2]})
-    path = write(tmp_path / "shard", [example(0, boxes=3), swapped])
-    message = refusal([path], max_bad_fraction=0.2)
-    assert message.startswith("1 of 4 boxes have no area inside their image: 1.jpg, image 1 (byte ")
-    assert "25.00%; expected at most 20.00%, in fractions of the image (not pixels, minimum before maximum)" in message
-    index, (warning,) = verified([path], max_bad_fraction=0.25)
-    assert len(index) == 2
-    assert warning.endswith("; training ignores them")
-    pixels = write(
-        tmp_path / "pixels", [altered(i, {f"object/bbox/{side}": [90.0] for side in SIDES}) for i in range(3)]
-    )
-    assert "3 of 3 boxes have no area" in refusal([pixels])

@@ -20,7 +20,6 @@ from dataset.files.file_kinds import (
     kind_of_file,
     label_formats,
 )
-from dataset.files.untrusted_values import listed
 from program_support.claimed_outputs import is_output
 from program_support.errors import InputError
 
@@ -29,7 +28,6 @@ _EXPECTED = (
     f"or labels of {', '.join(FORMAT_NAMES[len(CORE_FORMATS) :])}"
 )
 _MOST_FILES = 1000  # files that records are looked for in
-_SEVERAL = 3  # maximum number of files in a message
 
 
 class RecognizedLabels(NamedTuple):
@@ -87,23 +85,13 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
             f"--annotations={annotations}: {records} holds records already; train.py, eval.py and doctor.py read them "
             f"as they are, for example doctor.py --records='{records}'"
         )
-    raise InputError(
-        f"--annotations={annotations}: {_description(path, recognized)}; expected {_EXPECTED}, or --format to name one"
-    )
+    what = f"is {recognized[0][1].value}" if recognized else "holds no labels of a known format"
+    raise InputError(f"--annotations={annotations}: {what}; expected {_EXPECTED}, or --format to name one")
 
 
 def _first(files: Iterable[tuple[Path, FileKind | LabelFormat]]) -> str:
     file, kind = next(iter(files))
     return f"{file} is {kind.value}"
-
-
-def _description(path: Path, recognized: list[tuple[Path, FileKind | LabelFormat]]) -> str:
-    if not path.is_dir():
-        return f"is {recognized[0][1].value}" if recognized else "contains no labels of a known format"
-    names = sorted(other.name for other in path.iterdir())
-    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"
-    return f"no labels of a known format in this folder, which holds {holds}, or in three levels of folders below it"
 
 
 @contextlib.contextmanager

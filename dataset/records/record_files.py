@@ -77,8 +77,6 @@ def _advice_for_folder(folder: Path) -> str:
         return f"give {patterns}"
     if first := next(annotations_in(folder), None):
         return f"it holds no records but {first[0].name}, which is {first[1].value}: {_CONVERT}"
-    if any(kind_of_file(path) is FileKind.IMAGE for path in files[:_NAMES_SHOWN]):
-        return f"it holds images and no records: {_CONVERT}"
     return _folder_contents(folder)
 
 

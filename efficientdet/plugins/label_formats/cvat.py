@@ -3,7 +3,6 @@
 Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the image.
 """
 
-import math
 import xml.etree.ElementTree as ElementTree
 
 from dataset.conversion.annotations import (
@@ -107,12 +106,8 @@ def _polygon(node: ElementTree.Element) -> tuple[tuple, list]:
 
 def _ellipse(node: ElementTree.Element) -> tuple[tuple, list]:
     x, y, x_radius, y_radius = (_number(node, name) for name in ("cx", "cy", "rx", "ry"))
-    degrees = _degrees(node)
-    turn = math.radians(degrees)
-    across = math.hypot(x_radius * math.cos(turn), y_radius * math.sin(turn))
-    down = math.hypot(x_radius * math.sin(turn), y_radius * math.cos(turn))
-    outline = ellipse_outline((x, y), (x_radius, y_radius), degrees)
-    return (x - across, y - down, 2 * across, 2 * down), outline
+    outline = ellipse_outline((x, y), (x_radius, y_radius), _degrees(node))
+    return box_around(outline), outline
 
 
 def _mask(node: ElementTree.Element) -> tuple[tuple, None]:
