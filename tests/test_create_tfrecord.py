@@ -12,6 +12,7 @@ import pytest
 from label_sets import NAMES, PICTURES, WRITERS, Label, Picture, draw, read_parts, write, write_yolo, yolo_line
 from PIL import Image
 from pycocotools.coco import COCO
+from text_tables import rows
 
 from dataset.class_names import ClassNames
 from dataset.conversion.class_numbering import VOC_NAMES
@@ -269,26 +270,20 @@ def test_names_of_files_that_are_no_text(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--images=: no such folder; expected the folder with the images"),
-        (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the folder with the images"),
-        (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
-        ([f"--images={'x' * 300}"], "no such folder"),
-        (["--images=photos", f"--annotations={'x' * 300}"], "no such file or folder"),
-        (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
-        (
-            ["--images=photos", "--annotations=both"],
-            "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both",
-        ),
-        (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),
-        (
-            ["--images=phone"],
-            "phone: 1 files of the format .heic are not read, such as IMG_1.HEIC: save them as JPEG or PNG",
-        ),
-    ],
-)
+MISTAKES = rows("""
+'' | --images=: no such folder; expected the folder with the images
+--images=photos/a.jpg | --images=photos/a.jpg: is a file; expected the folder with the images
+--images=a.zip | --images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER
+--images=LONG | no such folder
+--images=photos --annotations=LONG | no such file or folder
+--images=photos --annotations=voc --val_fraction=0 --output_dir=LONG | cannot write x
+--images=photos --annotations=both | both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both
+--images=photos --annotations=both/b.xml --include_masks | Pascal VOC labels have only boxes
+--images=phone | phone: 1 files of the format .heic are not read, such as IMG_1.HEIC: save them as JPEG or PNG
+""")
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
 def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     draw(PICTURES[:1], tmp_path / "photos")
     write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
@@ -297,7 +292,7 @@ def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     for name, text in (("IMG_1.HEIC", "ftypheic"), ("IMG_1.txt", "0 0.5 0.5 0.1 0.1\n"), ("classes.txt", "nut\n")):
         write(tmp_path / "phone" / name, text)
     zipfile.ZipFile(tmp_path / "a.zip", "w").close()
-    done = call("--output_dir=out", *arguments, cwd=tmp_path)
+    done = call("--output_dir=out", *arguments.replace("LONG", "x" * 300).split(), cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert message in done.stderr

@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from dataset.conversion.formats.open_images_classes import MLPERF_FILE
 from PIL import Image
 
 from dataset import download_open_images
@@ -22,6 +21,7 @@ from dataset.class_names import class_names_of_records
 from dataset.download_open_images import download_images
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
+from efficientdet.plugins.label_formats.open_images_classes import MLPERF_FILE
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

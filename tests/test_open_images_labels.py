@@ -7,14 +7,14 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from dataset.conversion.formats.open_images import read_open_images
-from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from PIL import Image
 from text_tables import rows
 
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.formats import open_images
 from dataset.conversion.sharding.shards import convert
+from efficientdet.plugins.label_formats import open_images
+from efficientdet.plugins.label_formats.open_images import read_open_images
+from efficientdet.plugins.label_formats.open_images_classes import MLPERF_FILE, selected_classes
 from program_support.errors import InputError
 from program_support.signals import Interrupted
 
@@ -251,21 +251,6 @@ def test_the_expected_number_passes(read, monkeypatch):
     assert open_images.EXPECTED_IMAGES == {"mlperf-train": 1170301, "mlperf-validation": 24781}
     monkeypatch.setitem(open_images.EXPECTED_IMAGES, "mlperf-train", 2)
     assert len(read(row("a"), row("b"), row("b", "/m/02"), expect="mlperf-train").images) == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfeI\0m\0", b"ImageID\xff,", b"\0\0\0", b"", b"\n\n", b"\xef\xbb\xbf", random.Random(3).randbytes(3000)],
-)
-def test_no_csv_at_all(tmp_path, content):
-    (tmp_path / "boxes.csv").write_bytes(content)
-    (tmp_path / "classes.csv").write_text(CLASSES)
-    with pytest.raises(InputError, match=r"boxes\.csv: "):
-        read_open_images(
-            object_annotations_file=str(tmp_path / "boxes.csv"),
-            index_folder=tmp_path,
-            class_descriptions_file=str(tmp_path / "classes.csv"),
-        )
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):

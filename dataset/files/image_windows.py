@@ -171,8 +171,8 @@ class _TiffWindows(ImageWindows):
             raise self._refusal(UNKNOWN_RANGE.format(f"type {' and '.join(sorted(kinds))}"))
         if header.photometric not in _PHOTOMETRIC_INTERPRETATIONS or is_palette or is_of_bits:
             raise self._refusal(
-                f"a palette, parts of bytes or photometric interpretation {header.photometric} of TIFF, expected gray or "
-                "RGB of 8 bits and more: gdal_translate -expand rgb"
+                f"a palette, parts of bytes or photometric interpretation {header.photometric} of TIFF, expected gray "
+                "or RGB of 8 bits and more: gdal_translate -expand rgb"
             )
         block_bytes = rows * columns * bands_in_block * np.dtype(*kinds).itemsize
         if block_bytes > _LARGEST_BLOCK_BYTES:
