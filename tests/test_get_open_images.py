@@ -327,14 +327,6 @@ def test_what_is_cut_off_is_tried_again_and_never_kept(tmp_path, site, monkeypat
     site.stall.clear()
 
 
-def test_no_server_and_no_address(tmp_path, site, monkeypatch):
-    monkeypatch.setattr(download_open_images, "_FIRST_PAUSE_SECONDS", 0.01)
-    with pytest.raises(InputError, match="Connection refused"):
-        download(site, tmp_path / "images", url="http://127.0.0.1:9")
-    with pytest.raises(InputError, match="is not a valid URL"):
-        download(site, tmp_path / "images", url="nowhere")
-
-
 def test_a_page_of_a_proxy_is_no_image(tmp_path, site):
     site.files[f"train/{2:016x}.jpg"] = b"<html>Please log in</html>"
     with pytest.raises(InputError, match="is not a JPEG, it begins with b'<html>"):

@@ -129,9 +129,6 @@ def test_images_stay_in_the_split_of_an_earlier_conversion(data, tmp_path):
         places = {image.image_id for image in val.images}
         assert places > {0, 2, 3, 10}
         assert not places & {1, 11}
-    separated = {"00.jpg": "val", "10.jpg": "train"}  # copies that were separated stay so
-    _, val, _ = split_off(data, folder, fraction=0.3, seed=0, earlier=separated)
-    assert {image.image_id for image in val.images} & {0, 10} == {0}
     with pytest.raises(
         InputError, match=r"^none of the 1 images that were in val is left, such as gone\.jpg, and no ot"
     ):

@@ -236,15 +236,6 @@ def test_image_all_of_whose_boxes_are_refused_is_dropped(place):
     assert "         1.jpg (image 101): its only box was refused" in lines
 
 
-def test_too_many_bad_boxes(place):
-    content = content_of(place)
-    content["annotations"][3]["bbox"][2] = 0
-    write(place, content)
-    with pytest.raises(InputError, match=r"1 of 9 boxes would be skipped, 11\.11%.*annotation 4.*no area"):
-        convert(read(place), config(place))
-    assert convert(read(place), config(place, max_bad_fraction=0.12)).boxes == 8
-
-
 def test_crowds_become_objects_where_it_is_requested(place):
     content = content_of(place)
     for annotation in content["annotations"]:
