@@ -116,6 +116,7 @@ def _other_format(path: str, expected: FileKind | LabelFormat) -> str | None:
     if not files or kinds & {expected, None, FileKind.JSON, FileKind.COCO_RESULTS}:
         return None
     file, kind = files[0]
+    assert kind is not None
     if kind is FileKind.CSV and isinstance(expected, LabelFormat):
         return None  # a file of Open Images without one of its columns
     if kind is FileKind.UNREAD:
