@@ -42,12 +42,6 @@ class ClassNames:
             raise InputError(
                 f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct"
             )
-        for number, name in zip(self.category_ids, self.names, strict=True):
-            if len(name) > LONGEST_CLASS_NAME:
-                raise InputError(
-                    f"class names: category {number} has a name of {len(name)} characters, {shown(name)}; "
-                    f"expected at most {LONGEST_CLASS_NAME}"
-                )
         if len(set(self.names)) < len(self.names):
             name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]

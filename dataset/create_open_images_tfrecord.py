@@ -29,12 +29,12 @@ from dataset.conversion.conversion_flags import (
 )
 from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.format_recognition import recognized
-from dataset.conversion.formats.open_images import EXPECTED_IMAGES, read_open_images
-from dataset.files.file_kinds import FileKind
+from dataset.files.file_kinds import label_formats
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
 from program_support.command_line import options_of_flags
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 
 def define_flags() -> None:
@@ -72,7 +72,10 @@ def define_choice_flags() -> None:
         "or comma-separated names. Default: all classes in the class descriptions.",
     )
     flags.DEFINE_enum(
-        "expect", None, list(EXPECTED_IMAGES), "Fail unless the number of images is the number in this data set."
+        "expect",
+        None,
+        ["mlperf-train", "mlperf-validation"],
+        "Fail unless the number of images is the number in this data set.",
     )
 
 
@@ -82,8 +85,8 @@ def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDat
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
             raise InputError(f"--{name} is required")
-    with recognized(values.object_annotations_file, expected=FileKind.OPEN_IMAGES):
-        return read_open_images(
+    with recognized(values.object_annotations_file, expected=label_formats()["open_images"]):
+        return load_plugin("efficientdet.open_images", "reader")(
             object_annotations_file=values.object_annotations_file,
             class_descriptions_file=values.class_descriptions_file,
             index_folder=index_folder,

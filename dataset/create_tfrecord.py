@@ -1,9 +1,9 @@
-"""Convert labels of COCO, VOC, YOLO, Open Images, CVAT, labelme, Label Studio, FiftyOne, CSV and others to TFRecords.
+"""Convert labels of COCO, VOC, YOLO, Open Images, CVAT, labelme, Label Studio, CSV and others to TFRecords.
 
     python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
 
 The format is detected from the content and printed. Existing train, val and test splits are kept. Without a val split,
---val_fraction of the images is used for validation. --folds divides train and val into the folds of a cross-validation.
+--val_fraction of the images is used for validation.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -23,20 +22,19 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-import numpy as np
-
+from dataset.class_files import read_class_file
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, NothingUsable
-from dataset.conversion.class_numbering import named_classes, read_label_map
+from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
     refuse_without_usable_objects,
 )
 from dataset.conversion.conversion_options import ConversionConfig, ConvertOptions
-from dataset.conversion.conversion_report import Report, TooManySkipped, refusal_with_report
+from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import recognize
-from dataset.conversion.image_split import divided_into_folds, pooled, split_off
+from dataset.conversion.image_split import split_off
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import INSTANCES, SPLITS, splits_of_records
 from dataset.conversion.sharding.shard_files import existing_shards
@@ -49,8 +47,6 @@ from program_support.command_line import define_flags_of, options_of_flags
 from program_support.engines import LOCAL, connected
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote, storage
-
-_Result = TypeVar("_Result")
 
 
 def define_flags() -> None:
@@ -68,7 +64,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
     options, remote_output = _with_local_folders(options)
     images = ImageFolder(image_folder(options.images))
     annotations = options.annotations or options.images
-    label_map = read_label_map(options.label_map_json_path) if options.label_map_json_path else None
+    label_map = read_class_file(options.label_map_json_path) if options.label_map_json_path else None
     labels = recognize(annotations, label_format=options.format)
     print(labels.reason, flush=True)
     images.report_unread()
@@ -81,7 +77,8 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
         by_split = _with_unlabeled_classes(by_split, images, options.labeled_classes)
     _print_unused(by_split, images)
     configs = {split: replace(_config(split, options), remote_output=remote_output) for split in ("", *SPLITS)}
-    _for_each(by_split, lambda split, data: check_annotations(data, configs[split]))
+    for split, data in by_split.items():
+        check_annotations(data, configs[split])
     refuse_without_usable_objects(
         [by_split[split] for split in ("", "train") if split in by_split] or by_split.values(),
         crowds_as_objects=options.crowds_as_objects,
@@ -102,22 +99,7 @@ def convert_labels(options: ConvertOptions, *, start: Callable[[], None] | None 
 
     # one connection for all splits
     with contextlib.nullcontext() if options.engine == LOCAL else connected(options.engine):
-        return _for_each(by_split, convert)
-
-
-def _for_each(
-    by_split: dict[str, AnnotatedDataSet], function: Callable[[str, AnnotatedDataSet], _Result]
-) -> dict[str, _Result]:
-    """Return the result of each split; of refusals, only that is raised whose --max_bad_fraction allows all splits."""
-    results, refusals = {}, []
-    for split, data in by_split.items():
-        try:
-            results[split] = function(split, data)
-        except TooManySkipped as error:
-            refusals.append(error)
-    if refusals:
-        raise max(refusals, key=lambda error: float(error.needed))
-    return results
+        return {split: convert(split, data) for split, data in by_split.items()}
 
 
 def _with_local_folders(options: ConvertOptions) -> tuple[ConvertOptions, str | None]:
@@ -221,9 +203,6 @@ def _with_val(
             f"split: {' and '.join(named)} only, as folders or files are named: no train records are written; to "
             "train on these images, rename that folder or file"
         )
-    elif options.folds:
-        named["train"] = _in_folds(named, images, folds=options.folds, options=options, value_range=value_range)
-        named.pop("val", None)
     elif "val" in named or not options.val_fraction or not named["train"].images:
         print("split: from the data set" if "" not in by_split else "split: none, all images are train")
     else:
@@ -239,49 +218,18 @@ def _with_val(
             else None,
         )
         train_count, aside = (len(named[split].images) for split in ("train", "val"))
+        together = f"{alike} possible near-duplicates are in the same split as the image that they resemble"
+        if options.group_by:
+            together = (
+                f"{alike} images are in the same split as another of their group (--group_by={options.group_by}) or "
+                "one that they resemble"
+            )
         print(
             f"split: {aside} images for val, {train_count} for train, stratified by class (--val_fraction="
-            f"{options.val_fraction:g}, --split_seed={options.split_seed}); {_together(alike, options, 'split')}"
+            f"{options.val_fraction:g}, --split_seed={options.split_seed}); {together}"
             + (f"; images of {', '.join(options.splits_of)} stay in their split" if options.splits_of else "")
         )
     return {split: named[split] for split in SPLITS if split in named}
-
-
-def _in_folds(
-    named: dict[str, AnnotatedDataSet],
-    images: ImageFolder,
-    *,
-    folds: int,
-    options: ConvertOptions,
-    value_range: ValueRange,
-) -> AnnotatedDataSet:
-    """Return the images of train and val, divided into folds. Prints the result."""
-    data, alike = divided_into_folds(
-        pooled(named["train"], named["val"]) if "val" in named else named["train"],
-        images,
-        folds=folds,
-        seed=options.split_seed,
-        group_by=options.group_by,
-        value_range=value_range,
-    )
-    assert data.shards is not None
-    sizes = np.bincount(data.shards)
-    print(
-        f"split: {len(data.images)} images {'of train and val ' if 'val' in named else ''}in {folds} folds of at least "
-        f"{sizes.min()}, each a shard of train, stratified by class (--folds={folds}, --split_seed="
-        f"{options.split_seed}); {_together(alike, options, 'fold')}"
-    )
-    return data
-
-
-def _together(alike: int, options: ConvertOptions, part: str) -> str:
-    """Return how many images are in the same split or fold as another that they belong to."""
-    if options.group_by:
-        return (
-            f"{alike} images are in the same {part} as another of their group (--group_by={options.group_by}) or one "
-            "that they resemble"
-        )
-    return f"{alike} possible near-duplicates are in the same {part} as the image that they resemble"
 
 
 def _warn_about_shared_images(by_split: dict[str, AnnotatedDataSet]) -> None:

@@ -14,14 +14,14 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
     "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
     "efficientdet.label_formats": {
+        "open_images": "efficientdet.plugins.label_formats.formats:OPEN_IMAGES",
         "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
         "labelme": "efficientdet.plugins.label_formats.formats:LABELME",
         "label_studio": "efficientdet.plugins.label_formats.formats:LABEL_STUDIO",
-        "frigate": "efficientdet.plugins.label_formats.formats:FRIGATE",
-        "fiftyone": "efficientdet.plugins.label_formats.formats:FIFTYONE",
         "dota": "efficientdet.plugins.label_formats.formats:DOTA",
         "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
     },
+    "efficientdet.open_images": {"reader": "efficientdet.plugins.label_formats.open_images:read_open_images"},
     "efficientdet.loggers": {
         "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
         "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",

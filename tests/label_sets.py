@@ -264,39 +264,6 @@ def write_label_studio(pictures, path: Path) -> None:
     write(path, json.dumps(tasks))
 
 
-def write_fiftyone(pictures, path: Path) -> None:
-    """samples.json of FiftyOneDataset: https://docs.voxel51.com/user_guide/export_datasets.html."""
-    samples = []
-    for number, picture in enumerate(pictures):
-        detections = [
-            {
-                "_id": {"$oid": f"{number:023x}{place:x}"},
-                "_cls": "Detection",
-                "attributes": {},
-                "tags": [],
-                "label": label.name,
-                "bounding_box": [
-                    label.left / picture.width,
-                    label.top / picture.height,
-                    (label.right - label.left) / picture.width,
-                    (label.bottom - label.top) / picture.height,
-                ],
-            }
-            for place, label in enumerate(picture.labels)
-        ]
-        samples.append(
-            {
-                "_id": {"$oid": f"{number:024x}"},
-                "filepath": f"data/{picture.name}",
-                "tags": ["reviewed"],
-                "_media_type": "image",
-                "metadata": None,
-                "ground_truth": {"_cls": "Detections", "detections": detections},
-            }
-        )
-    write(path, json.dumps({"samples": samples}))
-
-
 def write_dota(pictures, folder: Path) -> None:
     for picture in pictures:
         lines = ["imagesource:GoogleEarth", "gsd:0.146343590398"]
@@ -323,7 +290,6 @@ WRITERS = {  # name of --format -> writes under a folder and says what to give a
     "cvat": lambda pictures, folder: write_cvat(pictures, folder / "annotations.xml"),
     "labelme": write_labelme,
     "label_studio": lambda pictures, folder: write_label_studio(pictures, folder / "tasks.json"),
-    "fiftyone": lambda pictures, folder: write_fiftyone(pictures, folder / "samples.json"),
     "dota": write_dota,
     "csv": lambda pictures, folder: write_csv(pictures, folder / "boxes.csv"),
 }

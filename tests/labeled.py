@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from dataset.class_names import ClassNames
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 
 NAMES = ("cat", "dog", "fox")
 

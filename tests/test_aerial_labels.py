@@ -5,6 +5,7 @@ import re
 import pytest
 from label_sets import read_parts, write
 from PIL import Image
+from text_tables import rows
 
 from dataset import create_tfrecord
 from dataset.conversion.conversion_options import ConvertOptions
@@ -122,40 +123,26 @@ def test_visdrone_others_that_count_are_a_class(drone):
     assert [one.is_crowd for _, one in next(iter(objects(data).values()))] == [False]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1 2 3 4 5 6 7 8", "is '1 2 3 4 5 6 7 8', expected x1 y1 .* class difficult"),
-        ("1 2 3 4 5 6 7 8 9 0", "expected x1 y1"),
-        ("1 2 3 4 5 6 7 nan plane 0", "a coordinate is 'nan', expected a finite number"),
-        ("1 2 3 4 5 6 7 1e30 plane 0", "expected at most 1e"),
-    ],
-)
-def test_odd_lines_of_dota_are_skipped(dota, line, message):
-    write(dota / "train" / "labelTxt" / "P0000.txt", P0000 + line + "\n")
-    data = read(dota)[1]["train"]
-    (finding,) = data.skipped
-    assert (finding.kind, "line 5 " in finding.reason) == ("box", True)
-    assert len(data.images[0].objects) == 2
+ODD_LINES = rows(r"""
+dota | '1 2 3 4 5 6 7 8' | is '1 2 3 4 5 6 7 8', expected x1 y1 .* class difficult
+dota | '1 2 3 4 5 6 7 8 9 0' | expected x1 y1
+dota | '1 2 3 4 5 6 7 nan plane 0' | a coordinate is 'nan', expected a finite number
+dota | '1 2 3 4 5 6 7 1e30 plane 0' | expected at most 1e
+drone | '1,2,3,4,0.93,4,-1,-1' | score '0.93', expected 0 or 1; other scores are those of a detector
+drone | '1,2,3,4,1,12,0,0' | category '12', expected 0 to 11
+drone | '1,2,3,4,1,4' | has 6 fields, expected 8
+drone | '1,2,x,4,1,4,0,0' | a coordinate is 'x'
+""")
+
+
+@pytest.mark.parametrize(("layout", "line", "message"), ODD_LINES)
+def test_odd_lines_are_skipped(request, layout, line, message):
+    folder = request.getfixturevalue(layout)
+    [path] = folder.glob("*train/*/*.txt") if layout == "drone" else folder.glob("train/*/*.txt")
+    write(path, path.read_text() + line + "\n")
+    (finding,) = read(folder)[1]["train"].skipped
+    assert (finding.kind, finding.reason.startswith("line 5 ")) == ("box", True)
     assert re.search(message, finding.reason)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1,2,3,4,0.93,4,-1,-1", "score '0.93', expected 0 or 1; other scores are those of a detector"),
-        ("1,2,3,4,1,12,0,0", "category '12', expected 0 to 11"),
-        ("1,2,3,4,1,4", "has 6 fields, expected 8"),
-        ("1,2,x,4,1,4,0,0", "a coordinate is 'x'"),
-    ],
-)
-def test_odd_lines_of_visdrone_are_skipped(drone, line, message):
-    (path,) = drone.glob("*train/*/*.txt")
-    write(path, DRONE + line + "\n")
-    data = read(drone)[1]["train"]
-    (finding,) = data.skipped
-    assert finding.reason.startswith("line 5 ")
-    assert message in finding.reason
 
 
 def test_a_text_file_of_another_kind_is_noted_and_an_empty_one_is_an_image_without_objects(dota):

@@ -22,7 +22,7 @@ from stored_miniature import store_miniature
 import efficientdet
 from dataset.class_names import read_class_names
 from dataset.input.pipeline import original_images
-from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
+from dataset.input.resize import fit_within, host_resize, letterbox, stretch
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_bundle
@@ -40,12 +40,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     "rule",
     [
-        Letterbox((64, 96)),
-        Letterbox((64, 96), half_pixel_centers=False),
-        Letterbox((64, 96), antialias=True),
-        Stretch((50, 31)),
-        Stretch((50, 31), antialias=True),
-        FitWithin(40, 70),
+        letterbox((64, 96)),
+        letterbox((64, 96), half_pixel_centers=False),
+        letterbox((64, 96), antialias=True),
+        stretch((50, 31)),
+        stretch((50, 31), antialias=True),
+        fit_within(40, 70),
     ],
     ids=str,
 )

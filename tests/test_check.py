@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset.conversion import check
-from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
+from dataset.conversion import convert
+from dataset.conversion.convert import SizeDisagreement, UnusableImage, check_image
 from program_support.silenced_stderr import silenced_stderr
 
 
@@ -123,7 +123,7 @@ def test_floating_point_pixels_have_no_known_range():
 
 
 def test_limit_of_pixels(monkeypatch):
-    monkeypatch.setattr(check, "LARGEST_IMAGE_PIXELS", 48 * 64 - 1)
+    monkeypatch.setattr(convert, "LARGEST_IMAGE_PIXELS", 48 * 64 - 1)
     for image_format in ("JPEG", "PNG"):
         with pytest.raises(UnusableImage, match="claims 64x48 pixels; the limit is 3071"):
             check_image(encoded(photo(), image_format))

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from text_tables import rows
 
 from dataset.class_names import LONGEST_CLASS_NAME, ClassNames, class_file_of, class_names_of_records, read_class_names
 from program_support.errors import InputError
@@ -51,23 +52,23 @@ def test_blanks_around_a_name_are_no_part_of_it():
         ClassNames.from_categories([{"id": 1, "name": "cat"}, {"id": 2, "name": "cat "}])
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', expected a number"),
-        ({"id": True, "name": "a"}, "has id True"),
-        ({"id": 10**18, "name": "a"}, "has id 10{18}, expected"),
-        ({"id": -(10**18), "name": "a"}, "expected -9"),
-        ({"id": 1, "name": 3}, "category 1 has name 3, expected text"),
-        ({"id": 1, "name": " "}, "category 1 has name ''"),
-        ({"id": 1, "name": "a\0b"}, "category 1 has name"),
-        ({"id": 1, "name": "a\tb"}, "expected text of one line"),
-        ({"id": 1, "name": "a\x1b[2J"}, "without control characters"),
-        ({"id": 1, "name": "photo\u202egpj"}, r"'photo\\u202egpj', expected text of one line without control"),
-        ({"id": 1, "name": "\ud800"}, "UTF-8"),
-        (7, "is 7, expected an object"),
-    ],
-)
+BROKEN = rows(r"""
+{"id": "1", "name": "a"} | categories\[0\] has id '1', expected a number
+{"id": True, "name": "a"} | has id True
+{"id": 1000000000000000000, "name": "a"} | has id 10{18}, expected
+{"id": -1000000000000000000, "name": "a"} | expected -9
+{"id": 1, "name": 3} | category 1 has name 3, expected text
+{"id": 1, "name": " "} | category 1 has name ''
+{"id": 1, "name": "a\0b"} | category 1 has name
+{"id": 1, "name": "a\tb"} | expected text of one line
+{"id": 1, "name": "a\x1b[2J"} | without control characters
+{"id": 1, "name": "photo\u202egpj"} | 'photo\\u202egpj', expected text of one line without control
+{"id": 1, "name": "\ud800"} | UTF-8
+7 | is 7, expected an object
+""")
+
+
+@pytest.mark.parametrize(("entry", "message"), BROKEN)
 def test_broken_entries(entry, message):
     with pytest.raises(InputError, match=message):
         ClassNames.from_categories([entry])

@@ -4,6 +4,7 @@ import json
 import pytest
 from label_sets import check_accepted
 from pycocotools.coco import COCO
+from text_tables import rows
 
 from dataset.conversion.formats.coco import read_coco
 from program_support.errors import InputError
@@ -63,42 +64,38 @@ def test_agrees_with_pycocotools(data_folder, capsys):
         assert [annotation.is_crowd for annotation in image.objects] == [bool(entry["iscrowd"]) for entry in expected]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (changed("annotations", 0, "category_id", 5), r"image 20180000001, annotation 1\): has category 5.*0, 9"),
-        (changed("annotations", 0, "category_id", True), "has category_id True"),
-        (changed("annotations", 0, "bbox", [1, 2, 3, float("inf")]), "inf"),
-        (changed("annotations", 0, "bbox", [1, 2, 3, 10**400]), "finite"),
-        (changed("annotations", 0, "bbox", None), "annotation 1.: has neither a bbox nor a segmentation"),
-        (changed("annotations", 0, "area", "big"), "has area 'big'"),
-        (changed("annotations", 0, "iscrowd", 2), "has iscrowd 2"),
-        (changed("annotations", 0, 7), r"annotations\[0\] has image_id None"),
-        (changed("images", 0, "id", -1), r"images\[0\] has id -1"),
-        (changed("images", 0, "id", 1.5), "1.5, expected an integer"),
-        (changed("images", 0, "width", -1), "of id 20180000001: has width -1"),
-        (changed("images", 1, "id", 20180000001), "given twice, to 'a.jpg' and 'b.jpg'"),
-        (changed("images", {}), "'images' is a dict"),
-        (changed("categories", 0, "name", None), "category 9 has name None"),
-        (changed("categories", 0, "id", 0), "not ascending and distinct"),
-        (
-            changed("images", 0, "file_name", "\ud800.jpg"),
-            r"of id 20180000001: has file name '\\ud800.jpg', expected text .* UTF-8",
-        ),
-        (changed("images", 0, "file_name", "a\0.jpg"), "without NUL"),
-        (changed("images", 0, "id", 10**4000), r"images\[0\] has id 1000+\.\.\.0+, expected 0 to"),
-        (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', expected text"),
-        (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', expected text of one line"),
-        (
-            changed("categories", 0, "name", " cat "),
-            r"'cat' is the name of categories \[0, 9\], expected distinct names",
-        ),
-        (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
-        (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "none of its 1 captions has a box"),
-    ],
-)
-def test_refuses(write, content, message):
-    path = write(content)
+REFUSED = [  # place of a value in GOOD, the value, and the message
+    *rows(r"""
+annotations 0 category_id | 5 | image 20180000001, annotation 1\): has category 5.*0, 9
+annotations 0 category_id | True | has category_id True
+annotations 0 bbox | [1, 2, 3, 1e999] | inf
+annotations 0 bbox | None | annotation 1.: has neither a bbox nor a segmentation
+annotations 0 area | 'big' | has area 'big'
+annotations 0 iscrowd | 2 | has iscrowd 2
+annotations 0 | 7 | annotations\[0\] has image_id None
+images 0 id | -1 | images\[0\] has id -1
+images 0 id | 1.5 | 1.5, expected an integer
+images 0 width | -1 | of id 20180000001: has width -1
+images 1 id | 20180000001 | given twice, to 'a.jpg' and 'b.jpg'
+images | {} | 'images' is a dict
+categories 0 name | None | category 9 has name None
+categories 0 id | 0 | not ascending and distinct
+images 0 file_name | '\ud800.jpg' | of id 20180000001: has file name '\\ud800.jpg', expected text .* UTF-8
+images 0 file_name | 'a\0.jpg' | without NUL
+categories 0 name | '\udcff' | category 9 has name '\\udcff', expected text
+categories 0 name | 'a\nb' | category 9 has name 'a\\nb', expected text of one line
+categories 0 name | ' cat ' | 'cat' is the name of categories \[0, 9\], expected distinct names
+annotations | [{"id": 1, "image_id": 0, "caption": "a dog"}] | none of its 1 captions has a box
+"""),
+    ("annotations 0 bbox", [1, 2, 3, 10**400], "finite"),
+    ("images 0 id", 10**4000, r"images\[0\] has id 1000+\.\.\.0+, expected 0 to"),
+    ("annotations 0 image_id", {"a": [7] * 99}, r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "message"), REFUSED)
+def test_refuses(write, place, value, message):
+    path = write(changed(*(int(key) if key.isdecimal() else key for key in place.split()), value))
     with pytest.raises(InputError, match=message) as caught:
         check_accepted(read_coco(object_annotations_file=path))
     assert path in str(caught.value)

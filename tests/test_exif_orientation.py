@@ -7,13 +7,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
-from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.files.image_files import read_image, upright_boxes, upright_image
-from dataset.input.ground_truth import ground_truth_of_records
-from dataset.input.pipeline import original_images
-from dataset.records.record_files import expand_glob
-from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
@@ -123,49 +117,3 @@ def test_images_of_export_and_of_8_bit_ranges_are_upright(photographs):
     for file, pixels in zip(photographs, calibration_of_files([*map(str, photographs)]).read(), strict=True):
         assert (white(pixels), pixels.shape[:2]) == upright(file)
         np.testing.assert_array_equal(pixels, read_image(str(file)))
-
-
-def test_records_have_stored_pixels_as_their_labels(photographs, tmp_path):
-    top, left, bottom, right = PATCH
-    (tmp_path / "a.json").write_text(
-        json.dumps(
-            {
-                "images": [
-                    {"id": number, "file_name": file.name, "height": SIZE[0], "width": SIZE[1]}
-                    for number, file in zip(ORIENTATIONS, photographs, strict=True)
-                ],
-                "annotations": [
-                    {
-                        "id": number,
-                        "image_id": number,
-                        "category_id": 8,
-                        "iscrowd": 0,
-                        "bbox": [left, top, right - left, bottom - top],
-                        "area": (right - left) * (bottom - top),
-                    }
-                    for number in ORIENTATIONS
-                ],
-                "categories": NAMES.to_categories(),
-            }
-        )
-    )
-    convert(
-        read_coco(object_annotations_file=str(tmp_path / "a.json")),
-        ConversionConfig(
-            image_folder=str(photographs[0].parent),
-            output_prefix=str(tmp_path / "train"),
-            num_shards=1,
-            processes=1,
-            max_bad_fraction=0,
-        ),
-    )
-    index = index_records(expand_glob(str(tmp_path / "train-*")))
-    boxes = {
-        annotation["image_id"]: annotation["bbox"]
-        for annotation in ground_truth_of_records(index, NAMES)["annotations"]
-    }
-    for image in original_images(index, range(len(index))):
-        assert image.pixels.shape[:2] == SIZE
-        assert white(image.pixels) == [*PATCH]
-        assert boxes[image.image_id] == pytest.approx([left, top, right - left, bottom - top], abs=1e-4)
-    assert len(index) == len(photographs)

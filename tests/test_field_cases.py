@@ -38,7 +38,7 @@ OUTCOMES = {key: value for key, value in rows(r"""
 09 | 16
 '10' | 16
 '11' | 16
-'12' | 7
+'12' | has tracks of a video, which are not read: export the task as 'CVAT for images 1.1'
 '14' | is a Datumaro json, which is not read: convert it with
 '16' | VGG Image Annotator \(VIA\), which is not read: choose Annotation > Export Annotations
 '18' | is a CreateML json, which is not read: export COCO
@@ -115,15 +115,15 @@ OUTCOMES = {key: value for key, value in rows(r"""
 '113' | 16
 '114' | 16
 '115' | 16
-'119' | 8
-'121' | 8
+'119' | has tracks of a video, which are not read: export the task as 'CVAT for images 1.1'
+'121' | has tracks of a video, which are not read: export the task as 'CVAT for images 1.1'
 '126' | 16
 '134' | 10
 '155' | 16
 '197' | metadata\.jsonl is JSON Lines of Hugging Face, which is not read: write a csv table
 '199' | dataset\.ndjson is JSON Lines of Ultralytics, which is not read: export YOLO
 '200' | export\.ndjson is a Labelbox export, which is not read: convert it to COCO
-'210' | 8
+'210' | has tracks of a video, which are not read: export the task as 'CVAT for images 1.1'
 """)}  # fmt: skip
 NOTED = {
     key: value
@@ -134,7 +134,6 @@ NOTED = {
 08 | the last part of coco_url is used
 09 | 16 rotated boxes became
 '10' | 16 rotated boxes became
-'12' | interpolated between the keyframes
 '29' | 2 objects without a bbox got the box around their outline
 '43' | 8 objects with ignore 1 are used like others
 '45' | lines of 11 numbers that are a box and keypoints in it
@@ -368,7 +367,7 @@ def test_two_forms_of_a_letter_are_one_class(photo):
     assert data.class_names.names == ("K\u00e4fer", "k\u00e4fer")
     assert [one.category_id for one in data.images[0].objects] == [1]
     report = Report()
-    report.add_image("a.jpg", [])
+    report.add_image([])
     lines = summary_lines(report, data.class_names)
     assert any("differ only in case or spaces" in line for line in lines)
     assert "warning: none of the 1 images has a box: all count as images without objects" in "\n".join(lines)
@@ -442,9 +441,7 @@ def test_the_split_that_a_refusal_advises_is_accepted(photo):
     options = ConvertOptions(
         images=str(photo / "images"), annotations=str(photo / "labels"), output_dir=str(photo / "out")
     )
-    with pytest.raises(
-        InputError, match=r"there is one image; none can be used for validation;.* or --val_fraction=0$"
-    ):
+    with pytest.raises(InputError, match=r"of 1 images .* can be used for validation .* or --val_fraction=0$"):
         create_tfrecord.convert_labels(options)
     assert create_tfrecord.convert_labels(replace(options, val_fraction=0.0))["train"].images == 1
 
@@ -566,111 +563,8 @@ def test_one_odd_entry_of_many_refuses_nothing(photo):
         check_accepted(data)
 
 
-def test_tracks_end_where_they_are_outside(photo):
-    for number in range(4):
-        Image.new("RGB", (100, 50)).save(photo / "images" / f"frame_{number:06d}.png")
-    (photo / "images" / "a.jpg").unlink()
-    box = '<box frame="{}" outside="{}" xtl="{}" ytl="0" xbr="50" ybr="9"/>'
-    track = box.format(0, 0, 10) + box.format(2, 0, 20) + box.format(3, 1, 20)
-    write(photo / "v.xml", f'<annotations><track id="0" label="nut">{track}</track></annotations>')
-    [data] = read(photo / "images", photo / "v.xml").values()
-    assert [[one.box_xywh[0] for one in image.objects] for image in data.images] == [[10], [15], [20], []]
-
-
 def frames_of(*numbers, name="frame_{:06}.png"):
     return [name.format(number) for number in numbers]
-
-
-def cvat_task(meta, frames, *, task_id=1):
-    """A task and a track of it that is N pixels from the left in the N-th frame."""
-    boxes = "".join(
-        f'<box frame="{frame}" outside="0" xtl="{place}" ytl="0" xbr="50" ybr="9"/>'
-        for place, frame in enumerate(frames)
-    )
-    return (
-        f"<task><id>{task_id}</id><size>{len(frames)}</size>{meta}</task>",
-        f'<track id="0" label="nut" task_id="{task_id}">{boxes}</track>',
-    )
-
-
-IMAGES, VIDEO, STEP = "<mode>annotation</mode>", "<mode>interpolation</mode>", "<frame_filter>step=5</frame_filter>"
-CAMERAS = [f"{camera}/{name}" for camera in ("cam_1", "cam_1_old") for name in frames_of(*range(8))]
-MIXED = [f"cam_{camera}_{number}.png" for camera in (1, 2) for number in range(8)]
-TRACKS = [  # names, meta, frame numbers, the images of these frames or the words of a refusal
-    (frames_of(*range(1, 9)), VIDEO, range(8), frames_of(*range(1, 9))),
-    (frames_of(*range(1, 13), name="f{}.png"), VIDEO, range(12), frames_of(*range(1, 13), name="f{}.png")),
-    (frames_of(*range(8)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(8))),
-    (frames_of(*range(1, 9)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(1, 9))),
-    (frames_of(*range(0, 40, 5)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(0, 40, 5))),
-    (frames_of(*range(50)), VIDEO + STEP, range(0, 40, 5), frames_of(*range(0, 40, 5))),
-    (frames_of(*range(8)), f"{VIDEO}<start_frame>10</start_frame>", range(10, 18), frames_of(*range(8))),
-    (frames_of(*range(30)), f"{VIDEO}<start_frame>10</start_frame>", range(10, 18), frames_of(*range(10, 18))),
-    (frames_of(0, 2, 5), VIDEO, range(8), {0: "frame_000000.png", 2: "frame_000002.png", 5: "frame_000005.png"}),
-    (frames_of(0, 3, name="train/{}.png") + frames_of(1, 2, name="val/{}.png"), VIDEO, range(4),
-     ["train/0.png", "val/1.png", "val/2.png", "train/3.png"]),
-    (frames_of(*range(8), name="{:06}_2024-05-01.png"), VIDEO, range(8),
-     frames_of(*range(8), name="{:06}_2024-05-01.png")),
-    (frames_of(*range(5), name="2024-05-01 {}_cam7.png"), VIDEO, range(8),
-     dict(enumerate(frames_of(*range(5), name="2024-05-01 {}_cam7.png")))),
-    (frames_of(3, 9, 40, 41, name="img_{:04}.jpg"), IMAGES, range(4), frames_of(3, 9, 40, 41, name="img_{:04}.jpg")),
-    (frames_of(1, 2, 3, 0, name="img_{:04}.jpg"), IMAGES, range(4), frames_of(*range(4), name="img_{:04}.jpg")),
-    (["a/x.png", "b/w.png"], IMAGES, range(2), ["a/x.png", "b/w.png"]),
-    (CAMERAS, f"{VIDEO}<source>cam_1.mp4</source>", range(8), CAMERAS[:8]),
-    (CAMERAS, f"{VIDEO}<name>cam_1_old</name>", range(8), CAMERAS[8:]),
-    (MIXED, f"{VIDEO}<source>cam_2.mp4</source>", range(8), MIXED[8:]),
-    (CAMERAS, VIDEO, range(8), "first image may be cam_1/frame_000000.png or cam_1_old/frame_000000.png"),
-    (MIXED, VIDEO, range(8), "first image may be cam_1_0.png or cam_2_0.png"),
-    (frames_of(*range(1, 8)), VIDEO, range(8), "frame_000001.png is frame 1 by its number, and frame 0 if"),
-    (frames_of(*range(1, 41)), VIDEO + STEP, range(0, 40, 5), "0 to 35 in steps of 5, and frame_000001.png is frame 1"),
-    (frames_of(*range(2, 10)), VIDEO, range(8), "frame_000002.png is frame 2 by its number and frame 0 by its place"),
-    (frames_of(*range(9)), VIDEO + STEP, range(0, 40, 5), "the names of the 9 images in"),
-    (frames_of(*range(12), name="img_{}.jpg"), IMAGES, range(12), "img_10.jpg in the order of the names and img_2.jpg"),
-    (frames_of(*range(9)), IMAGES, range(8), "the names of the 9 images in"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("names", "meta", "frames", "expected"), TRACKS)
-def test_the_images_of_frames(tmp_path, names, meta, frames, expected):
-    """In the export for video, and for images with CVAT's names, each box is in the image of its frame."""
-    for name in names:
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (100, 50)).save(tmp_path / "images" / name)
-    task, track = cvat_task(meta, frames)
-    listed = "".join(
-        f'<image name="frame_{frame:06}"><box label="nut" xtl="{place}" ytl="0" xbr="50" ybr="9"/></image>'
-        for place, frame in enumerate(frames)
-    )
-    for content in (track, *([listed] if meta.startswith(VIDEO) and not isinstance(expected, dict) else [])):
-        write(tmp_path / "v.xml", f"<annotations><meta>{task}</meta>{content}</annotations>")
-        if isinstance(expected, str):
-            with pytest.raises(InputError, match=re.escape(expected)):
-                read(tmp_path / "images", tmp_path / "v.xml")
-            continue
-        parts = read(tmp_path / "images", tmp_path / "v.xml")
-        boxes = {
-            one.file_name: [box.box_xywh[0] for box in one.objects] for data in parts.values() for one in data.images
-        }
-        pairs = expected.items() if isinstance(expected, dict) else enumerate(expected)
-        assert boxes == {name: [place] for place, name in pairs}
-
-
-def test_projects_and_videos_of_several_files(tmp_path):
-    """The frames of a project's second task follow those of the first; each file of a video has its own images."""
-    for name in [*frames_of(*range(4), name="images/all/frame_{:06}.png"), *CAMERAS]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (100, 50)).save(tmp_path / name)
-    tasks, tracks = zip(cvat_task(VIDEO, range(2), task_id=7), cvat_task(VIDEO, range(2, 4), task_id=8), strict=True)
-    project = f"<project><tasks>{''.join(tasks)}</tasks></project>"
-    write(tmp_path / "p.xml", f"<annotations><meta>{project}</meta>{''.join(tracks)}</annotations>")
-    for camera in ("cam_1", "cam_1_old"):
-        task, track = cvat_task(f"{VIDEO}<source>{camera}.mp4</source>", range(8))
-        write(tmp_path / "xml" / camera / "annotations.xml", f"<annotations><meta>{task}</meta>{track}</annotations>")
-    for labels, images, expected in (
-        ("p.xml", tmp_path / "images", [0, 1, 0, 1]),
-        ("xml", tmp_path, [*range(8), *range(8)]),
-    ):
-        [data] = read(images, tmp_path / labels).values()
-        assert [one.objects[0].box_xywh[0] for one in data.images] == expected
 
 
 def test_names_that_are_shifted_by_one_are_a_warning(photo, capsys):
@@ -727,6 +621,8 @@ Datumaro | {'info': {}, 'categories': {'label': {}}, 'items': []}
 CreateML | [{'image': 'a.jpg', 'annotations': [{'label': 'nut', 'coordinates': {}}]}]
 V7 | {'version': '2.0', 'item': {'name': 'a.jpg'}, 'annotations': []}
 FiftyOne | {'classes': ['nut'], 'labels': {'a': 0}}
+Frigate | [{'id': '1.5-a', 'camera': 'door', 'label': 'cat', 'has_snapshot': True, 'has_clip': False, 'data': {}}]
+FiftyOne | {'samples': [{'filepath': 'data/a.jpg', 'ground_truth': {'detections': []}}]}
 FiftyOne | {'filepath': 'data/a.jpg', 'tags': [], 'ground_truth': None}
 FiftyOne | {'name': 'x', 'tags': [], 'classes': {}, 'sample_fields': []}
 Labelbox | [{'data_row': {'id': '1'}, 'projects': {}}]

@@ -135,24 +135,10 @@ def test_a_json_is_matched_by_file_name(tmp_path):
         )
     measures = read_evaluator(index, NAMES, json_file=str(tmp_path / "val.json")).evaluate(results.rows())
     assert (measures.numbers["AP"], measures.images) == (pytest.approx(1.0), 2)
-    content["images"][0]["file_name"] = content["images"][1]["file_name"] = "x.jpg"
-    (tmp_path / "val.json").write_text(json.dumps(content))
-    with pytest.raises(
-        InputError, match=r"val\.json: has no image named a\.jpg; the image ids of the records are text"
-    ):
-        read_evaluator(index, NAMES, json_file=str(tmp_path / "val.json"))
 
 
 def test_ids_of_texts_are_those_of_parsed_records():
     assert ids_of_texts([b"a.jpg"]) == [int(parse_record(record("a.jpg", 1))["image_id"])]
-
-
-def test_records_of_tensorflow_datasets_are_refused_by_their_keys(tmp_path):
-    content = {"image": feature(b"\xff\xd8\xff"), "objects/bbox": feature(0.1, 0.2, 0.3, 0.4)}
-    example = tf.train.Example(features=tf.train.Features(feature=content)).SerializeToString()
-    write(tmp_path / "shapes-train.tfrecord-00000-of-00001", example)
-    with pytest.raises(InputError, match=r"has records of TensorFlow Datasets \(image, objects/bbox\); expected"):
-        records_of(f"{tmp_path}/shapes-train*", "val_file_pattern")
 
 
 def test_names_beside_records_of_another_conversion_are_refused(tmp_path):

@@ -7,12 +7,11 @@ import math
 import pytest
 from label_sets import PICTURES, WRITERS, draw, read_parts, write
 from test_format_recognition import CVAT_IMAGE
-from test_frigate import BOX, EVENT, SIZE, STEM, event
 
 from dataset.conversion.labeled_annotations import labeled_annotations
 from program_support.errors import InputError
 
-FORMATS = ("coco", "labelme", "label_studio", "fiftyone", "frigate")
+FORMATS = ("coco", "labelme", "label_studio")
 VALUES = (
     None,
     10**400,
@@ -28,7 +27,6 @@ VALUES = (
 def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")
     draw(PICTURES, folder)
-    draw([PICTURES[0]._replace(name=f"{STEM}.jpg", width=SIZE[0], height=SIZE[1])], folder)
     return folder
 
 
@@ -61,13 +59,9 @@ def outcome(file, label_format, photos):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_value_replaced_by_others(name, tmp_path, photos):
-    if name == "frigate":
-        content, file = [EVENT], tmp_path / "events.json"
-    else:
-        WRITERS[name](PICTURES[1:2], tmp_path)
-        [file] = tmp_path.glob("*.json")
-        content = json.loads(file.read_text())
-    write(file, json.dumps(content))
+    WRITERS[name](PICTURES[1:2], tmp_path)
+    [file] = tmp_path.glob("*.json")
+    content = json.loads(file.read_text())
     assert outcome(file, name, photos)
     for at in places(content):
         for value in VALUES:
@@ -128,21 +122,6 @@ def test_an_image_in_place_of_its_name(tmp_path, photos):
     content[0]["data"]["image"] = f"https://bucket/a.jpg?signature={'A' * 3000}"
     write(tmp_path / "tasks.json", json.dumps(content))
     assert [*outcome(tmp_path / "tasks.json", "label_studio", photos)[0]] == ["a.jpg", "b.jpg"]
-    content[0]["data"]["image"] = f"https://bucket/gone.jpg?signature={'A' * 3000}"
-    write(tmp_path / "tasks.json", json.dumps(content))
-    images, [*_, skipped] = outcome(tmp_path / "tasks.json", "label_studio", photos)
-    assert ([*images], "which is not in " in skipped) == (["b.jpg"], True)
-
-
-def test_entries_beside_events_are_skipped(tmp_path, photos):
-    write(tmp_path / "events.json", json.dumps([EVENT, 7, {"id": "1"}]))
-    write(tmp_path / "other.json", json.dumps({"version": "0.14"}))
-    images, reported = outcome(tmp_path, "frigate", photos)
-    assert [one.box_xywh for one in images[f"{STEM}.jpg"]] == [BOX]
-    for line, reason in zip(reported, ("entry 1 is 7, expected an event", "entry 2 is {'id': '1'}, "), strict=True):
-        assert reason in line
-    write(tmp_path / "events.json", json.dumps([event(id=EVENT["id"]), EVENT]))  # pages overlap
-    assert outcome(tmp_path, "frigate", photos)[1] == []
 
 
 @pytest.mark.parametrize(

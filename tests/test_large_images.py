@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion import large_images
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.large_images import in_parts
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.sharding import shards
+from dataset.conversion.sharding.shards import convert, in_parts
 from dataset.files import image_windows
 from dataset.files.image_windows import open_windows
 from dataset.input.tiling import Tiling
@@ -48,10 +47,10 @@ def data_set(**changes):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for module in (large_images, image_windows):
+    for module in (shards, image_windows):
         monkeypatch.setattr(module, "LARGEST_IMAGE_PIXELS", 20_000)
-    monkeypatch.setattr(large_images, "PART_SIDE", PART)
-    monkeypatch.setattr(large_images, "_LEAST_BYTES", 1_000)
+    monkeypatch.setattr(shards, "PART_SIDE", PART)
+    monkeypatch.setattr(shards, "_LEAST_BYTES", 1_000)
     (tmp_path / "images/aerial").mkdir(parents=True)
     pixels = np.full((*SIZE, 3), 30, np.uint8)
     for x, y, width, height in BOXES:
@@ -102,13 +101,6 @@ def test_masks_of_parts_are_refused(folder):
 def test_other_images_stay_as_they_are(tmp_path):
     data = data_set()
     assert in_parts(data, str(tmp_path), file_bytes=FILE_BYTES, with_masks=True) == (data, 0)
-
-
-def test_folds_keep_the_parts_of_an_image_together(folder):
-    data, count = in_parts(
-        data_set(shards=np.array([0, 1])), str(folder / "images"), file_bytes=FILE_BYTES, with_masks=False
-    )
-    assert (count, data.shards.tolist()) == (1, [0] + [1] * 12)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -203,18 +203,7 @@ def test_what_is_no_file_is_skipped(tmp_path):
         assert reason in reasons[f"{name}.jpg"]
 
 
-@pytest.mark.parametrize(
-    "segmentation",
-    [
-        [[0, 0, 1e10, 0, 9, 9]],
-        [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]],
-        [[0, 0, float("nan"), 0, 9, 9]],
-        [[1, 2, 3, 4]],
-        "text",
-        [7],
-        *({"size": [16, 16], "counts": counts} for counts in ([-1, 257], [2**32 + 256], "O", [7])),
-    ],
-)
+@pytest.mark.parametrize("segmentation", [[[0, 0, 1e10, 0, 9, 9]], "text", {"size": [16, 16], "counts": [-1, 257]}])
 def test_masks_that_would_end_the_process_cost_their_box(segmentation, tmp_path):
     Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg")
     annotations = [{**BOX, "segmentation": segmentation}, {**BOX, "id": 2, "segmentation": [[0, 0, 9, 0, 9, 9]]}]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import forked_programs
@@ -23,8 +22,6 @@ from label_sets import (
 )
 
 from dataset.conversion.named_splits import split_of_folder, split_of_root
-from efficientdet.options.quickstart import QuickstartConfig
-from efficientdet.quickstart.state import source_fingerprint
 from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"
@@ -147,17 +144,6 @@ def test_class_names_of_yolo_beside_the_folder_of_the_labels(tmp_path, name, con
     write(tmp_path / name, content)
     write(tmp_path / "other" / "classes.txt", "of another data set")
     assert splits_of(tmp_path / "labels", tmp_path / "images") == {"": ["a.jpg", "b.jpg", "d.jpg"]}
-    config = QuickstartConfig(
-        images="", model_name="", annotations=str(tmp_path / "labels"), output_dir=str(tmp_path / "out")
-    )
-    before = source_fingerprint(config)
-    write(tmp_path / name, content.replace(NAMES[0], "renamed"))
-    assert source_fingerprint(config) != before
-    for seed in (1, 2):  # files of equal size
-        write(tmp_path / "pool" / "a.bmp", f"BM{seed}")
-        seen = source_fingerprint(replace(config, images=str(tmp_path / "pool")))
-        before = seen if seed == 1 else before
-    assert seen != before
 
 
 def test_image_sets_of_voc(tmp_path):

@@ -11,10 +11,10 @@ from PIL import Image
 from text_tables import rows
 
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.formats import open_images
-from dataset.conversion.formats.open_images import read_open_images
-from dataset.conversion.formats.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.sharding.shards import convert
+from efficientdet.plugins.label_formats import open_images
+from efficientdet.plugins.label_formats.open_images import read_open_images
+from efficientdet.plugins.label_formats.open_images_classes import MLPERF_FILE, selected_classes
 from program_support.errors import InputError
 from program_support.signals import Interrupted
 
@@ -253,21 +253,6 @@ def test_the_expected_number_passes(read, monkeypatch):
     assert len(read(row("a"), row("b"), row("b", "/m/02"), expect="mlperf-train").images) == 2
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfeI\0m\0", b"ImageID\xff,", b"\0\0\0", b"", b"\n\n", b"\xef\xbb\xbf", random.Random(3).randbytes(3000)],
-)
-def test_no_csv_at_all(tmp_path, content):
-    (tmp_path / "boxes.csv").write_bytes(content)
-    (tmp_path / "classes.csv").write_text(CLASSES)
-    with pytest.raises(InputError, match=r"boxes\.csv: "):
-        read_open_images(
-            object_annotations_file=str(tmp_path / "boxes.csv"),
-            index_folder=tmp_path,
-            class_descriptions_file=str(tmp_path / "classes.csv"),
-        )
-
-
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
     (tmp_path / "boxes.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([HEADER, row(), ""]).encode())
     (tmp_path / "classes.csv").write_bytes(b"\xef\xbb\xbfLabelName,DisplayName\r\n/m/01,Zebra\r\n")
@@ -277,24 +262,6 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
         class_descriptions_file=str(tmp_path / "classes.csv"),
     )
     assert [*content(data)] == ["a.jpg"]
-
-
-def test_the_broken_export_is_refused(tmp_path, samples):
-    export = samples.parent / "formats_voc100" / "gts" / "openimages_format" / "all_bounding_boxes.csv"
-    with pytest.raises(
-        InputError, match=r"boxes\.csv: line 2 has LabelName 'person', which the class descriptions lack"
-    ):
-        read_open_images(
-            object_annotations_file=str(export),
-            index_folder=tmp_path,
-            class_descriptions_file=str(samples / "class-descriptions-boxable.csv"),
-        )
-
-
-def test_a_full_disk_is_one_line(tmp_path, read):
-    (tmp_path / "boxes.csv").mkdir()
-    with pytest.raises(InputError, match="the index of the boxes cannot be written"):
-        open_images.BoxIndex.build(tmp_path / "boxes.csv", [])
 
 
 def test_a_signal_ends_the_reading(read, monkeypatch):
@@ -347,40 +314,6 @@ def test_boxes_of_the_oracle(tmp_path, samples):
     ]
     expected = json.loads((samples / "expected_validation_boxes.json").read_text())
     assert found == [{key: entry[key] for key in ("image", "name", "bbox", "is_group_of")} for entry in expected]
-
-
-def test_both_layouts_of_the_boxes(tmp_path, samples):
-    classes = {"class_descriptions_file": str(samples / "class-descriptions-boxable.csv")}
-    for number, (name, boxes) in enumerate(
-        {"train-annotations-bbox.csv": 8, "oidv6-train-annotations-bbox.csv": 3, "test-annotations-bbox.csv": 9}.items()
-    ):
-        (tmp_path / str(number)).mkdir()
-        data = read_open_images(
-            object_annotations_file=str(samples / name), index_folder=tmp_path / str(number), **classes
-        )
-        assert sum(map(len, content(data).values())) == boxes
-
-
-def test_boxes_without_area_and_images_without_file_are_skipped(read, tmp_path):
-    (tmp_path / "images").mkdir()
-    for name in "ab":
-        Image.new("RGB", (50, 40)).save(tmp_path / "images" / f"{name}.jpg")
-    rows = [
-        row("a"),
-        row("b", sides="0.5,0.5,0,1"),
-        row("b", sides="0.5,0.2,0,1"),
-        row("b", sides="0.9,1.2,0,1"),
-        row("c"),
-    ]
-    with pytest.raises(InputError, match=r"1 of 3 images would be skipped.*c\.jpg.*no such file"):
-        records_of(read(*rows), tmp_path / "images")
-    written = records_of(read(*rows), tmp_path / "images", max_bad_fraction=0.6)
-    assert [entry["bbox"] for entry in written["annotations"]] == [
-        pytest.approx([5, 8, 20, 16]),
-        pytest.approx([45, 0, 5, 40]),
-    ]
-    report = json.loads((tmp_path / "out" / "r.report.json").read_text())
-    assert (report["images_skipped"], report["boxes_skipped"], len(report["fixed"])) == (1, 3, 1)
 
 
 def test_memory_does_not_grow_with_the_rows(read):

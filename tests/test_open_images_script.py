@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from test_get_open_images import HEADER, box
+from text_tables import rows
 
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.convert import convert_shard
 from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.formats.open_images import read_open_images
 from dataset.conversion.sharding import shards
 from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
+from efficientdet.plugins.label_formats.open_images import read_open_images
 from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_open_images_tfrecord.py"
@@ -86,27 +87,24 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--object_annotations_file="], "--object_annotations_file is required"),
-        (["--class_descriptions_file="], "--class_descriptions_file is required"),
-        (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
-        (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
-        (
-            ["--object_annotations_file=classes.csv"],
-            "classes.csv: is not a CSV of Open Images boxes: its first line lacks",
-        ),
-        (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
-        (["--object_annotations_file=/dev/zero"], "/dev/zero: cannot be read (it is a device)"),
-        (["--image_dir=nowhere"], "nowhere: no such folder"),
-        (["--expect=coco"], "expect"),
-        (["--output_file_prefix=boxes.csv/train"], "cannot write to the folder of boxes.csv/train"),
-        (["--classes=Zebraa"], "no class 'Zebraa'; the nearest is Zebra"),
-    ],
-)
-def test_mistakes_end_in_one_line(place, arguments, message):
-    done = call(place, *arguments)
+MISTAKES = rows("""
+--object_annotations_file= | --object_annotations_file is required
+--class_descriptions_file= | --class_descriptions_file is required
+--object_annotations_file=coco.json | coco.json: is a COCO json, expected a csv of Open Images boxes
+--object_annotations_file=images | images: cannot be read (it is a folder)
+--object_annotations_file=classes.csv | classes.csv: is not a CSV of Open Images boxes: its first line lacks
+--class_descriptions_file=boxes.csv | boxes.csv: line 1 is 'ImageID,
+--object_annotations_file=/dev/zero | /dev/zero: cannot be read (it is a device)
+--image_dir=nowhere | nowhere: no such folder
+--expect=coco | expect
+--output_file_prefix=boxes.csv/train | cannot write to the folder of boxes.csv/train
+--classes=Zebraa | no class 'Zebraa'; the nearest is Zebra
+""")
+
+
+@pytest.mark.parametrize(("argument", "message"), MISTAKES)
+def test_mistakes_end_in_one_line(place, argument, message):
+    done = call(place, argument)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert message in done.stderr
@@ -115,10 +113,10 @@ def test_mistakes_end_in_one_line(place, arguments, message):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_it_reads_leaves_nothing(place, number, code):
-    for rows in (400_000, 1_600_000):  # a busy machine may have read the first before the signal is sent
+    for count in (400_000, 1_600_000):  # a busy machine may have read the first before the signal is sent
         with (place / "boxes.csv").open("w") as file:
             file.write(HEADER)
-            file.writelines(box(f"{image:08x}") for image in range(rows))
+            file.writelines(box(f"{image:08x}") for image in range(count))
         run = subprocess.Popen(COMMAND, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         while not list(place.glob("out/.train.index.*/boxes")) and run.poll() is None and time.monotonic() < deadline:
@@ -148,6 +146,6 @@ def test_the_other_converters_point_here(place):
     with pytest.raises(InputError) as caught, recognized(path, expected=FileKind.COCO):
         read_coco(object_annotations_file=path)
     assert str(caught.value) == (
-        f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "
-        f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}"
+        f"{path}: is a csv of Open Images boxes, expected a COCO json: use dataset/create_tfrecord.py "
+        f"--images=FOLDER --annotations={place}"
     )

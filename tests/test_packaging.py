@@ -45,6 +45,7 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
+    "keep_images_of_refused_boxes",  # removed, see differences.md
     "accelerator-type",
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's

@@ -80,7 +80,7 @@ def test_a_folder_of_records_of_another_tool(tmp_path):
 def test_a_folder_of_something_else(tmp_path):
     assert "is empty" in line(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
-    assert "it holds images and no records: convert the data set to records" in line(tmp_path)
+    assert "holds a.jpg" in line(tmp_path)
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.25 0.125\n")
     assert "it holds no records but a.txt, which is a file of YOLO labels: convert the data set to records" in line(
@@ -94,7 +94,7 @@ def test_a_folder_of_something_else(tmp_path):
         (
             "a.json",
             '{"images": []}',
-            "is a COCO json, expected records; convert it (dataset/create_coco_tfrecord.py --object_annotations_file=",
+            "is a COCO json, expected records; convert the data set",
         ),
         ("data.yaml", "train: images\nnames: [cat]\n", "is a YOLO data.yaml, expected records; convert the data set"),
         ("a.csv", "a.jpg,1,2,3,4,cat\n" * 2, "is a csv table, expected records; convert the data set"),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from text_tables import rows
 from tiny_records import altered, example, without_box_keys
 
 from dataset.records.schema import parse_record
@@ -56,67 +57,59 @@ def test_what_is_no_example_is_useless():
     assert inspect_record(b"").useless.startswith("no image")
 
 
-@pytest.mark.parametrize(
-    ("features", "contradiction"),
-    [
-        ({"object/bbox/xmax": [0.5]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 1 xmax, 2 label, 2 is_crowd)"),
-        (
-            {"object/class/label": None},
-            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 0 label, 2 is_crowd)",
-        ),
-        (
-            {"object/difficult": [0]},
-            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 difficult)",
-        ),
-        (
-            {"object/mask": [b"1", b"2", b"3"]},
-            "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 3 mask)",
-        ),
-        ({"object/is_crowd": [0]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)"),
-        (
-            {"object/bbox/xmin": [0.25, math.nan]},
-            "a box that is not four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, ",
-        ),
-        ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is not four finite numbers"),
-        ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
-        ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
-        ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
-        ({"filename": [b"a", b"b"]}, "2 values in image/filename, expected one"),
-    ],
-)
+CONTRADICTIONS = [
+    *rows("""
+{"object/bbox/xmax": [0.5]} | lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 1 xmax, 2 label, 2 is_crowd)
+{"object/class/label": None} | lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 0 label, 2 is_crowd)
+{"object/difficult": [0]} | lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 difficult)
+{"object/mask": [b"1"]} | lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 mask)
+{"object/is_crowd": [0]} | lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)
+{"object/bbox/ymax": [1e999, 1.0]} | a box that is not four finite numbers
+{"object/class/label": [1, 4]} | unknown category ids [4], the categories are [1, 3]
+{"object/bbox/xmin": [1, 2]} | a int64_list in image/object/bbox/xmin, expected a float_list
+{"encoded": [1]} | a int64_list in image/encoded, expected a bytes_list
+{"filename": [b"a", b"b"]} | 2 values in image/filename, expected one
+"""),
+    (
+        {"object/bbox/xmin": [0.25, math.nan]},
+        "a box that is not four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("features", "contradiction"), CONTRADICTIONS)
 def test_a_contradiction_is_told_in_full(features, contradiction):
     found = inspect_record(altered(7, features, boxes=2), category_ids=[3, 1])
     assert found.contradiction.startswith(contradiction)
     assert found.boxes == 0
 
 
-@pytest.mark.parametrize(
-    ("xmin", "xmax", "outside"),
-    [
-        (0.2, 0.4, 0),
-        (-0.5, 0.4, 0),
-        (0.9, 1.5, 0),  # partly outside: clipped
-        (0.4, 0.4, 1),
-        (0.4, 0.2, 1),
-        (1.0, 1.5, 1),
-        (-3.0, 0.0, 1),
-        (37.0, 205.0, 1),
-    ],
-)
+BOXES = rows("""
+0.2 | 0.4 | 0
+-0.5 | 0.4 | 0
+0.9 | 1.5 | 0
+0.4 | 0.4 | 1
+0.4 | 0.2 | 1
+1.0 | 1.5 | 1
+-3.0 | 0.0 | 1
+37.0 | 205.0 | 1
+""")
+
+
+@pytest.mark.parametrize(("xmin", "xmax", "outside"), BOXES)
 def test_boxes_without_area_inside_the_image_are_counted(xmin, xmax, outside):
     found = inspect_record(altered(7, {"object/bbox/xmin": [0.1, xmin], "object/bbox/xmax": [0.9, xmax]}, boxes=2))
     assert (found.boxes, found.boxes_outside) == (2, outside)
 
 
-@pytest.mark.parametrize(
-    ("features", "name"),
-    [
-        ({"filename": None}, "image 7"),
-        ({"source_id": None}, "7.jpg"),
-        ({"filename": None, "source_id": None}, "no name"),
-        ({"filename": [b"\xff.jpg"]}, "\ufffd.jpg, image 7"),
-    ],
-)
+NAMES = rows("""
+{"filename": None} | image 7
+{"source_id": None} | 7.jpg
+{"filename": None, "source_id": None} | no name
+""")
+
+
+@pytest.mark.parametrize(("features", "name"), NAMES)
 def test_the_name_is_what_the_record_has(features, name):
     assert inspect_record(altered(7, features)).name == name
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
+from text_tables import rows
 
 from dataset.conversion import segmentation as segmentation_module
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
@@ -71,42 +72,40 @@ def test_compressed_run_lengths_are_those_of_pycocotools():
         np.testing.assert_array_equal(found, expected)
 
 
-BEYOND = "P" * 20  # a group that never ends
-MINUS_ONE = "O"
+NO_MASKS = [
+    *rows(r"""
+[[1, 2, 1e999, 2, 1e999, 4, 1, 4]] | finite coordinates
+[[1, 2, 1.1e9, 2, 1.1e9, 4, 1, 4]] | finite coordinates
+[[1, 2, 1e9, 2, 1e9, 4, 1, 4]] | outline of 2000000002 pixels
+[[1, 2, True, 2, 3, 4, 1, 4]] | pairs of x and y
+[[1, 2, "3", 2, "3", 4, 1, 4]] | pairs of x and y
+[[1, 2, 3, 4]] | pairs of x and y
+[[1, 2, 3, 4, 5, 6, 7]] | pairs of x and y
+[7] | polygon 7
+[] | 0 polygons
+'text' | 'text', expected polygons or run lengths
+{"size": [20, 30]} | expected run lengths
+{"counts": [600]} | expected run lengths
+{"size": [20, "30"], "counts": [600]} | expected run lengths
+{"size": [20, 30], "counts": [True]} | expected run lengths
+{"size": [30, 20], "counts": [600]} | \[30, 20\], expected that of the image, \[20, 30\]
+{"size": [20, 30], "counts": [-1, 601]} | run lengths
+{"size": [20, 30], "counts": [9223372036854775808, 600]} | run lengths
+{"size": [20, 30], "counts": [1e999, 600]} | run lengths
+{"size": [20, 30], "counts": [10.5, 589.5]} | run lengths
+{"size": [20, 30], "counts": [599]} | sum 600
+{"size": [20, 30], "counts": []} | sum 600
+{"size": [20, 30], "counts": "O"} | run lengths \[-1\]
+{"size": [20, 30], "counts": "PPPPPPPPPPPPPPPPPPPP"} | no encoder writes
+{"size": [20, 30], "counts": "P"} | no encoder writes
+{"size": [20, 30], "counts": "\ud800"} | no encoder writes
+"""),
+    ([[1, 2, 10**400, 2, 3, 4]], "finite coordinates"),
+    ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
+]
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ([rectangle(1, 2, float("nan"), 4)], "finite coordinates"),
-        ([rectangle(1, 2, 1.1e9, 4)], "finite coordinates"),
-        ([rectangle(1, 2, 1e9, 4)], "outline of 2000000002 pixels"),
-        ([rectangle(1, 2, 10**400, 4)], "finite coordinates"),
-        ([rectangle(1, 2, True, 4)], "pairs of x and y"),
-        ([rectangle(1, 2, "3", 4)], "pairs of x and y"),
-        ([[1, 2, 3, 4]], "pairs of x and y"),
-        ([[1, 2, 3, 4, 5, 6, 7]], "pairs of x and y"),
-        ([7], "polygon 7"),
-        ([], "0 polygons"),
-        ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
-        ("text", "'text', expected polygons or run lengths"),
-        ({"size": [20, 30]}, "expected run lengths"),
-        ({"counts": [600]}, "expected run lengths"),
-        ({"size": [20, "30"], "counts": [600]}, "expected run lengths"),
-        ({"size": [20, 30], "counts": [True]}, "expected run lengths"),
-        ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], expected that of the image, \[20, 30\]"),
-        ({"size": [20, 30], "counts": [-1, 601]}, "run lengths"),
-        ({"size": [20, 30], "counts": [2**63, 600]}, "run lengths"),
-        ({"size": [20, 30], "counts": [float("nan"), 600]}, "run lengths"),
-        ({"size": [20, 30], "counts": [10.5, 589.5]}, "run lengths"),
-        ({"size": [20, 30], "counts": [599]}, "sum 600"),
-        ({"size": [20, 30], "counts": []}, "sum 600"),
-        ({"size": [20, 30], "counts": MINUS_ONE}, r"run lengths \[-1\]"),
-        ({"size": [20, 30], "counts": BEYOND}, "no encoder writes"),
-        ({"size": [20, 30], "counts": "P"}, "no encoder writes"),
-        ({"size": [20, 30], "counts": "\ud800"}, "no encoder writes"),
-    ],
-)
+@pytest.mark.parametrize(("given", "reason"), NO_MASKS)
 def test_what_is_no_mask_of_the_image(given, reason):
     with pytest.raises(UnusableSegmentation, match=reason):
         pixels_of(given)

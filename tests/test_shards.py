@@ -105,7 +105,6 @@ def test_record_i_is_in_shard_i_mod_n(place):
     assert written["images_without_boxes"] == 4
     assert written["boxes_per_class"] == {"none": 0, "box": 9}
     assert written["boxes_per_size"] == {"small": 0, "medium": 9, "large": 0}
-    assert written["most_boxes_in_one_image"] == {"boxes": 2, "file": "2.jpg"}
     assert read_class_names(place / "out" / "train.classes.json").names == ("none", "box")
     hidden = {path.name for path in (place / "out").iterdir() if path.name.startswith(".")}
     assert hidden == {".train.conversion", ".outputs_of_efficientdet.json"}
@@ -235,26 +234,6 @@ def test_image_all_of_whose_boxes_are_refused_is_dropped(place):
     lines = summary_lines(report, None)
     assert "dropped  3 x image" in lines
     assert "         1.jpg (image 101): its only box was refused" in lines
-    kept = convert(read(place), config(place, max_bad_fraction=0.6, keep_images_of_refused_boxes=True))
-    assert (kept.images, kept.boxes, kept.images_without_boxes, kept.dropped) == (10, 4, 7, [])
-
-
-def test_image_whose_only_mask_is_refused_is_dropped(place):
-    content = content_of(place)
-    content["annotations"][0]["segmentation"] = [[1, 2, 3]]
-    write(place, content)
-    data = read(place, with_segmentation=True)
-    report = convert(data, config(place, max_bad_fraction=0.2, include_masks=True))
-    assert [(finding.file, finding.reason) for finding in report.dropped] == [("1.jpg", "its only box was refused")]
-
-
-def test_too_many_bad_boxes(place):
-    content = content_of(place)
-    content["annotations"][3]["bbox"][2] = 0
-    write(place, content)
-    with pytest.raises(InputError, match=r"1 of 9 boxes would be skipped, 11\.11%.*annotation 4.*no area"):
-        convert(read(place), config(place))
-    assert convert(read(place), config(place, max_bad_fraction=0.12)).boxes == 8
 
 
 def test_crowds_become_objects_where_it_is_requested(place):
@@ -313,16 +292,6 @@ def test_two_conversions_at_once_are_refused(place):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="another conversion"):
             convert(read(place), settings)
-
-
-def test_paths_with_bytes_that_are_no_utf8(place):
-    folder = place / "Bilder f\udcfcr"
-    folder.mkdir()
-    (place / "images").rename(folder / "images")
-    convert(read(place), config(place, image_folder=str(folder / "images")))
-    assert "Bilder f\\udcfcr" in (place / "out" / "train.report.json").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', expected text"):
-        config(place, image_folder=str(folder / "images"), output_prefix=str(folder / "train"))
 
 
 def test_more_shards_than_images_are_written_when_asked_for_and_read(place):

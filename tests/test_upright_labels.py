@@ -89,7 +89,7 @@ def test_boxes_tell_where_labels_have_no_size(photos, tmp_path):
 
 
 def test_sizes_of_stored_pixels_keep_them(photos, tmp_path):
-    """labelme with the size of stored pixels, and a COCO file that mixes both."""
+    """Of a labelme file; another has the size of the upright image."""
     for number, (height, width), points in ((3, (120, 72), [BOX[:2], BOX[2:]]), (6, STORED_SIZE, [(16, 8), (56, 32)])):
         label = {"label": "nut", "shape_type": "rectangle", "points": points}
         content = {"shapes": [label], "imagePath": f"{number}.jpg", "imageHeight": height, "imageWidth": width}
@@ -97,10 +97,6 @@ def test_sizes_of_stored_pixels_keep_them(photos, tmp_path):
     records, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
     assert records["6.jpg"][0].shape[:2] == STORED_SIZE
     assert [finding.file for finding in report.fixed] == ["3.jpg"]
-    mixed = [*UPRIGHT[2:7], UPRIGHT[7]._replace(width=120, height=72)]
-    WRITERS["coco"](mixed, tmp_path / "mixed")
-    records, report = converted(read(tmp_path / "mixed", photos), photos, tmp_path / "mixed")
-    assert [finding.file for finding in report.fixed] == ["5.jpg", "6.jpg", "7.jpg"]
 
 
 @pytest.mark.parametrize("name", ["coco", "voc", "cvat", "labelme", "csv", "label_studio"])

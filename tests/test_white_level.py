@@ -153,12 +153,6 @@ def test_the_level_has_all_bits_of_the_largest_value(tmp_path, values, level):
     )
 
 
-def test_values_above_the_level_are_white(tmp_path):
-    Image.fromarray(np.uint16([[0, 500, 1000, 4000]])).save(tmp_path / "a.png")
-    pixels = read_image(str(tmp_path / "a.png"), value_range=ValueRange(white=1000))
-    assert pixels[0, :, 1].tolist() == [0, 128, 255, 255]
-
-
 def test_records_of_different_ranges_are_refused(tmp_path):
     for number, level in ((1, 1023), (2, 2046), (3, WHITE_LEVEL)):
         (tmp_path / f"part{number}.report.json").write_text(json.dumps({"made_from": {"--white_level": level}}))
@@ -201,11 +195,6 @@ def test_floats_have_the_range_of_the_conversion(celsius):
     assert described.value_range == (-20, 60)
     pixels = read_image(str(celsius / "images" / "warm.tif"), value_range=described.value_range)
     assert (brightness(pixels), pixels[0, 0].tolist()) == (134, [0, 0, 0])
-
-
-def test_floats_without_a_range_are_refused(celsius):
-    with pytest.raises(InputError, match=r"pixels of mode F without a known range: convert with --black_level"):
-        converted(celsius, val_fraction=0)
 
 
 def test_a_range_is_not_empty(celsius):

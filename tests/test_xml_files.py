@@ -18,11 +18,7 @@ NAMES = {
     "iso-8859-1": "kätzchen",
     "utf-8": "猫",
     "utf-16": "猫",
-    "utf-16-be": "猫",
-    "utf-16-le": "猫",
     "utf-32": "猫",
-    "utf-32-be": "猫",
-    "utf-32-le": "猫",
 }
 
 
@@ -67,10 +63,8 @@ def test_windows_says_gb2312_and_writes_gbk():
         (document("gbk", "x").encode() + b"\x81", "is not valid gbk"),
         (document("utf-8", "ö").encode("latin-1"), "is not UTF-8 text"),
         (document("", "x").encode(), "declares the encoding '', which is unknown"),
-        (document("x" * 3000, "x").encode(), "is not XML .unknown encoding: x{50}"),
         (b"<a>&#xD800;</a>", "is not XML"),
         (b"<a>&undefined;</a>", "undefined entity"),
-        (b"\xff\xfe\0\0<", "is not valid utf-32"),
         (b"", "is not XML"),
         (b"<a>" * 50_000 + b"</a>" * 49_999, "is not XML"),
     ],

@@ -2,14 +2,12 @@
 
 import hashlib
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
-
-import numpy as np
 
 from dataset.class_names import ClassNames, checked_class_name
 from dataset.files.untrusted_values import error_context, finite_number, number_in_text, shown, storable_text
@@ -76,9 +74,8 @@ class ReportEntry:
 class AnnotatedDataSet:
     """Images with their objects in the order of their file; a list, or a sequence stored on disk.
 
-    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the reader's findings. `shards`: the
-    shard of each image; None: image i is in shard i mod the number of shards. `split_from`: listed images and boxes of
-    the data set that was split, of which --max_bad_fraction is a fraction.
+    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the reader's findings. `split_from`:
+    listed images and boxes of the data set that was split, of which --max_bad_fraction is a fraction.
     """
 
     source: str
@@ -88,9 +85,7 @@ class AnnotatedDataSet:
     listed_boxes: int
     skipped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
-    shards: np.ndarray | None = None  # [N] int
     split_from: tuple[int, int] | None = None
-    split_fingerprints: Mapping[str | None, str] = field(default_factory=dict)  # of what was read of each split
 
     @property
     def listed_images(self) -> int:
@@ -114,7 +109,7 @@ class LabelCollector:
     """Collects images, classes and findings while a reader reads labels.
 
     `hasher` is updated with all that is read. `notes` counts what was derived, by reason. `split`: the split of what is
-    being read, which findings and `hasher` belong to; None: all.
+    being read, which findings belong to; None: all.
     """
 
     source: str
@@ -123,13 +118,8 @@ class LabelCollector:
     noted: list[ReportEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     split: str | None = None
-    _hashers: dict[str | None, Any] = field(default_factory=lambda: defaultdict(hashlib.sha256))
+    hasher: Any = field(default_factory=hashlib.sha256)
     _ids: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def hasher(self) -> Any:
-        """Return the hash of what is read of the current split."""
-        return self._hashers[self.split]
 
     @contextmanager
     def skipping(
@@ -181,13 +171,11 @@ class LabelCollector:
             ReportEntry(kind="box", file=self.source, reason=f"{count} {reason}")
             for reason, count in self.notes.items()
         ]
-        fingerprints = {split: hasher.hexdigest() for split, hasher in self._hashers.items()} or {None: ""}
         return AnnotatedDataSet(
             source=self.source,
             images=self.images,
             class_names=class_names,
-            fingerprint=" ".join(fingerprints.values()),
-            split_fingerprints=fingerprints,
+            fingerprint=self.hasher.hexdigest(),
             listed_boxes=sum(len(image.objects) for image in self.images)
             + sum(finding.kind == "box" for finding in self.skipped),
             skipped=self.skipped,
@@ -295,20 +283,6 @@ def size_of_texts(height: str | None, width: str | None) -> tuple[int, int] | No
     if any(side % 1 or not 1 <= side <= LARGEST_COORDINATE for side in sides):
         raise InputError(f"has the size {shown(width)} x {shown(height)}, expected whole numbers of pixels")
     return int(sides[0]), int(sides[1])
-
-
-def box_in_shares(value: Any, name: str) -> tuple[float, float, float, float]:
-    """Return [x, y, width, height] in fractions of the image.
-
-    Raises:
-        InputError: for others; the caller adds the context.
-    """
-    if not isinstance(value, list) or len(value) != 4:
-        raise InputError(f"has {name} {shown(value)}, expected a list of 4 numbers")
-    x, y, width, height = (finite_number(number, f"in {name}") for number in value)
-    if not all(LEAST_SHARE <= share <= MOST_SHARE for share in (x, y, x + width, y + height)):
-        raise InputError(f"has {name} {shown(value)}, expected x, y, width and height as fractions")
-    return x, y, width, height
 
 
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:

@@ -1,4 +1,4 @@
-"""Category ids of classes, from a label map, from the data set, or assigned by name; the same for all splits."""
+"""Category ids of classes, from the data set, or assigned by name; the same for all splits."""
 
 import hashlib
 import json
@@ -6,11 +6,10 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dataset.class_names import ClassNames, class_names_in
+from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedObject, ReportEntry
-from dataset.files.bounded_files import read_json
 from dataset.files.image_files import image_ids
-from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, shown, whole_number
+from dataset.files.untrusted_values import listed, shown
 from program_support.errors import InputError
 
 VOC_NAMES = (  # ids 1 to 20
@@ -24,22 +23,6 @@ def classes_by_name(names: Iterable[str]) -> ClassNames:
     used = {*names}
     ordered = VOC_NAMES if used <= {*VOC_NAMES} else sorted(used)
     return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(ordered, start=1)])
-
-
-def read_label_map(path: str) -> ClassNames:
-    """Read {"name": id, ...} or a JSON file with COCO's categories, such as the .classes.json of another conversion."""
-    content = read_json(path)
-    if isinstance(content, dict) and isinstance(content.get("categories"), list):
-        return class_names_in(content, path)
-    if not isinstance(content, dict) or not content:
-        raise InputError(f'{path}: expected an object of class names and ids, such as {{"cat": 1, "dog": 2}}')
-    categories = []
-    for name, number in content.items():
-        if name != "background":
-            with error_context(f"{path}: class {shown(name)}"):
-                categories.append({"id": whole_number(number, "id", least=-LARGEST_ID), "name": name})
-    with error_context(f"{path}:"):
-        return ClassNames.from_categories(categories)
 
 
 def named_classes(data: AnnotatedDataSet) -> ClassNames:

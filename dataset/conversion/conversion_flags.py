@@ -101,9 +101,7 @@ def convert_and_report(
     start: function that prepares TensorFlow in a user's process; a signal then raises KeyboardInterrupt. None: GPUs are
     hidden from the process, and Ctrl-C and SIGTERM end it with one line and the shell's exit codes.
     """
-    if data.shards is not None:
-        config = replace(config, num_shards=int(data.shards.max()) + 1)
-    elif options.num_shards is None:
+    if options.num_shards is None:
         config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
     if options.num_threads is None:
         config = replace(config, processes=max(1, min(config.processes, len(data.images) // IMAGES_WORTH_A_PROCESS)))

@@ -26,13 +26,6 @@ class WritingSettings:
     max_bad_fraction: Annotated[
         Share, Help("Maximum fraction of images, and of boxes, that may be skipped as unusable.")
     ] = 0.01
-    keep_images_of_refused_boxes: Annotated[
-        bool,
-        Help(
-            "Keep an image whose boxes are all unusable, as an image without objects. Default: drop the image, because "
-            "training would treat its objects as background."
-        ),
-    ] = False
     crowds_as_objects: Annotated[
         bool,
         Help(
@@ -111,12 +104,12 @@ def _is_grouping(text: str) -> bool:
         return False
 
 
-FoldCount = Annotated[int, between(2, 10)]  # numbers of one digit, so that a pattern of shards can leave one out
+FoldCount = Annotated[int, between(2, 10)]
 GroupBy = Annotated[
     str | None,
     Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),
     Help(
-        "Images that must stay in one split or fold, in addition to near-duplicates: 'folder', or a regular expression "
+        "Images that must stay in one split, in addition to near-duplicates: 'folder', or a regular expression "
         "with one group, whose match in the file name is the same for them."
     ),
 ]
@@ -166,13 +159,6 @@ class ConvertOptions(WritingOptions):
             repeats=True,
         ),
     ] = ()
-    folds: Annotated[
-        FoldCount | None,
-        Help(
-            "Number of folds of a cross-validation, 2 to 10: images of train and val are divided into them, stratified "
-            "by class, and each fold is one shard of the train records. Default: no folds."
-        ),
-    ] = None
     group_by: GroupBy = None
     include_masks: Annotated[bool, Help("Store instance masks as PNG.")] = False
     labeled_classes: Annotated[

@@ -33,8 +33,6 @@ class Report:
     crowd_boxes: int = 0
     difficult_boxes: int = 0
     images_without_boxes: int = 0
-    most_boxes: int = 0
-    most_boxes_file: str = ""
     boxes_of_skipped_images: int = 0
     boxes_per_class: Counter[int] = field(default_factory=Counter)
     usable_per_class: Counter[int] = field(default_factory=Counter)
@@ -44,7 +42,7 @@ class Report:
     dropped: list[ReportEntry] = field(default_factory=list)
     noted: list[ReportEntry] = field(default_factory=list)
 
-    def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
+    def add_image(self, objects: Iterable[Any]) -> None:
         """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
         count = 0
         for annotation in objects:
@@ -57,16 +55,11 @@ class Report:
         self.images += 1
         self.boxes += count
         self.images_without_boxes += not count
-        if count > self.most_boxes:
-            self.most_boxes, self.most_boxes_file = count, file_name
 
     def add(self, other: "Report") -> None:
         """Add the counts and findings of another part of the data set, such as a shard."""
-        if other.most_boxes > self.most_boxes:
-            self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
         for name, value in vars(other).items():
-            if name not in ("most_boxes", "most_boxes_file"):
-                setattr(self, name, getattr(self, name) + value)
+            setattr(self, name, getattr(self, name) + value)
 
     def skipped_count(self, kind: str) -> int:
         """Return the number of images or boxes that are not in the records, including boxes of skipped images."""
@@ -96,14 +89,6 @@ def size_name(area: float) -> str:
     return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
 
 
-class TooManySkipped(InputError):
-    """More images or boxes would be skipped than --max_bad_fraction allows; `needed` is the value that allows them."""
-
-    def __init__(self, message: str, needed: str):
-        super().__init__(message)
-        self.needed = needed
-
-
 def check_fractions(
     report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float, before_reading: bool = False
 ) -> None:
@@ -127,7 +112,7 @@ def check_fractions(
         raise InputError(f"{refusals[0]}; nothing would be left: correct the labels, or give the images")
     if refusals:
         or_more = " or more, as the images are not read yet" if before_reading else ""
-        raise TooManySkipped(f"{refusals[0]}; to accept this, set --max_bad_fraction={needed}{or_more}", needed)
+        raise InputError(f"{refusals[0]}; to accept this, set --max_bad_fraction={needed}{or_more}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
@@ -146,8 +131,7 @@ def refusal_with_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"refused": str(error), **readable_report(report, class_names)}
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    message = f"{error}; all items are listed in {path}"
-    return TooManySkipped(message, error.needed) if isinstance(error, TooManySkipped) else InputError(message)
+    return InputError(f"{error}; all items are listed in {path}")
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:
@@ -158,7 +142,6 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "crowd_boxes": report.crowd_boxes,
         "difficult_boxes": report.difficult_boxes,
         "images_without_boxes": report.images_without_boxes,
-        "most_boxes_in_one_image": {"boxes": report.most_boxes, "file": report.most_boxes_file},
         "boxes_per_class": _per_class_name(report.boxes_per_class, class_names),
         "usable_boxes_per_class": _per_class_name(report.usable_per_class, class_names),
         "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
@@ -223,8 +206,6 @@ def summary_lines(report: Report, class_names: ClassNames | None, *, labeled: Co
         f"boxes    {report.boxes} ({sizes}), {report.crowd_boxes} crowds"
         + (f", {report.difficult_boxes} difficult" if report.difficult_boxes else ""),
     ]
-    if report.most_boxes:
-        lines.append(f"         at most {report.most_boxes} in one image ({report.most_boxes_file})")
     boxes = _per_class_name(report.boxes_per_class, class_names)
     per_class = sorted(boxes.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])

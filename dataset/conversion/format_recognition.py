@@ -20,29 +20,14 @@ from dataset.files.file_kinds import (
     kind_of_file,
     label_formats,
 )
-from dataset.files.untrusted_values import listed
 from program_support.claimed_outputs import is_output
 from program_support.errors import InputError
 
 _EXPECTED = (
-    "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
-    f"file, a CSV table of boxes, or labels of {', '.join(FORMAT_NAMES[len(CORE_FORMATS) :])}"
+    "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, a CSV table of boxes, "
+    f"or labels of {', '.join(FORMAT_NAMES[len(CORE_FORMATS) :])}"
 )
 _MOST_FILES = 1000  # files that records are looked for in
-_SEVERAL = 3  # maximum number of files in a message
-
-_EXPECTED_FILES = {
-    FileKind.COCO: "a COCO json (instances_*.json)",
-    FileKind.VOC: "a folder of Pascal VOC XML files",
-    FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)",
-}
-_CONVERTERS = {
-    FileKind.COCO: "dataset/create_coco_tfrecord.py --object_annotations_file={path}",
-    FileKind.VOC: "dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
-    FileKind.OPEN_IMAGES: "dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
-}
-_ANY_FORMAT = "dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
-_REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
 class RecognizedLabels(NamedTuple):
@@ -100,9 +85,8 @@ def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabe
             f"--annotations={annotations}: {records} holds records already; train.py, eval.py and doctor.py read them "
             f"as they are, for example doctor.py --records='{records}'"
         )
-    raise InputError(
-        f"--annotations={annotations}: {_description(path, recognized)}; expected {_EXPECTED}, or --format to name one"
-    )
+    what = f"is {recognized[0][1].value}" if recognized else "holds no labels of a known format"
+    raise InputError(f"--annotations={annotations}: {what}; expected {_EXPECTED}, or --format to name one")
 
 
 def _first(files: Iterable[tuple[Path, FileKind | LabelFormat]]) -> str:
@@ -110,17 +94,8 @@ def _first(files: Iterable[tuple[Path, FileKind | LabelFormat]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _description(path: Path, recognized: list[tuple[Path, FileKind | LabelFormat]]) -> str:
-    if not path.is_dir():
-        return f"is {recognized[0][1].value}" if recognized else "contains no labels of a known format"
-    names = sorted(other.name for other in path.iterdir())
-    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"
-    return f"no labels of a known format in this folder, which holds {holds}, or in three levels of folders below it"
-
-
 @contextlib.contextmanager
-def recognized(*paths: str, expected: FileKind) -> Iterator[None]:
+def recognized(*paths: str, expected: FileKind | LabelFormat) -> Iterator[None]:
     """Replace an InputError in the block by a clearer one if the files have another format.
 
     The format is checked only after an error, so that large files are not read twice.
@@ -128,39 +103,23 @@ def recognized(*paths: str, expected: FileKind) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        for path in filter(None, paths):
-            if message := (_recognized_folder if Path(path).is_dir() else _recognized_file)(path, expected):
+        for message in (_other_format(path, expected) for path in paths if path):
+            if message:
                 raise InputError(message) from error
         raise
 
 
-def _recognized_file(path: str, expected: FileKind) -> str | None:
-    kind = kind_of_file(path)
-    if kind is None or kind in _REPORTED_BY_READER or (kind is expected and kind is not FileKind.VOC):
+def _other_format(path: str, expected: FileKind | LabelFormat) -> str | None:
+    """Return that a file, or the first one of a folder, has another format; None if the reader's error says more."""
+    files = [*annotations_in(path)] if Path(path).is_dir() else [(Path(path), kind_of_file(path))]
+    kinds = {kind for _, kind in files}
+    if not files or kinds & {expected, None, FileKind.JSON, FileKind.COCO_RESULTS}:
         return None
-    if (kind, expected) == (FileKind.CSV, FileKind.OPEN_IMAGES):
-        return None  # the reader reports which column is missing
-    return _message(Path(path), kind, expected=expected)
-
-
-def _recognized_folder(folder: str, expected: FileKind) -> str | None:
-    by_kind = {kind: path for path, kind in reversed([*annotations_in(folder)])}  # the first file of each
-    if expected in by_kind:
-        if expected is not FileKind.VOC:
-            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={by_kind[expected]}"
-        return None
-    return next((_message(path, kind, expected=expected) for path, kind in annotations_in(folder)), None)
-
-
-def _message(path: Path, kind: FileKind | LabelFormat, *, expected: FileKind) -> str:
+    file, kind = files[0]
+    assert kind is not None
+    if kind is FileKind.CSV and isinstance(expected, LabelFormat):
+        return None  # a file of Open Images without one of its columns
     if kind is FileKind.UNREAD:
-        return f"{path}: is {kind_and_advice(path)[1]}"
-    advice = ""
-    if kind is FileKind.ZIP:
-        advice = ": unpack it first"
-    elif kind.holds_annotations:
-        is_part = kind is FileKind.YOLO_LABELS or (isinstance(kind, LabelFormat) and kind.is_file_per_image)
-        given = path.parent if is_part else path
-        converter = _ANY_FORMAT if isinstance(kind, LabelFormat) else _CONVERTERS.get(kind, _ANY_FORMAT)
-        advice = f": use {converter.format(path=given, folder=path.parent)}"
-    return f"{path}: is {kind.value}, expected {_EXPECTED_FILES[expected]}{advice}"
+        return f"{file}: is {kind_and_advice(file)[1]}"
+    advice = f": use dataset/create_tfrecord.py --images=FOLDER --annotations={file.parent}"
+    return f"{file}: is {kind.value}, expected {expected.value}{advice if kind.holds_annotations else ''}"

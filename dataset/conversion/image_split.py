@@ -1,11 +1,11 @@
-"""Split images into train and val, or into the folds of a cross-validation, stratified by class.
+"""Split images into train and val, stratified by class.
 
 Near-duplicates and groups of images stay together.
 """
 
 import hashlib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from dataset.conversion.conversion_options import BY_FOLDER
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.image_statistics import near_duplicates, thumbnail
 from dataset.conversion.named_splits import splits_by_name
-from dataset.files.image_files import image_ids, read_stored_image
+from dataset.files.image_files import read_stored_image
 from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from program_support.errors import InputError
 from program_support.progress import Progress
@@ -68,8 +68,9 @@ def split_off(
                 "can be used for validation; put some back"
             )
         raise InputError(
-            f"--val_fraction={fraction:g}: {_why_none(data.images, groups, group_by)}; none can be used for "
-            "validation; expected more images, or --val_fraction=0"
+            f"--val_fraction={fraction:g}: of {len(names)} images in {len(groups)} groups of near-duplicates"
+            f"{f' and of --group_by={group_by}' if group_by else ''}, none can be used for validation unless training "
+            "loses a class; expected more images, or --val_fraction=0"
         )
     parts = splits_by_name(
         replace(data, split_from=(data.listed_images, data.listed_boxes)),
@@ -94,27 +95,6 @@ def _by_earlier_split(group: list[int], were_in_val: Mapping[int, bool]) -> list
     for place in group:
         parts.setdefault(were_in_val.get(place, side), []).append(place)
     return [*parts.values()]
-
-
-def _why_none(images: Sequence[AnnotatedImage], groups: Sequence[list[int]], group_by: str | None) -> str:
-    """Return why no group of images can be used for val."""
-    if len(groups) == 1 and not group_by:
-        return (
-            f"there is one distinct image, of which the {len(images)} are copies"
-            if images[1:]
-            else "there is one image"
-        )
-    classes = [{one.category_id for place in group for one in images[place].objects} for group in groups]
-    counts = Counter(label for each in classes for label in each)
-    if all(any(counts[label] == 1 for label in each) for each in classes):
-        alone = sum(count == 1 for count in counts.values())
-        near = "" if len(groups) == len(images) else ", counting near-duplicates as one"
-        return (
-            f"each of the {len(images)} images has a class that no other image has{near} ({alone} of {len(counts)} "
-            "classes), which training would lose"
-        )
-    of_names = f" and of --group_by={group_by}" if group_by else ""
-    return f"{len(images)} images in {len(groups)} groups of near-duplicates{of_names}"
 
 
 def image_groups(
@@ -164,23 +144,16 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder, value_range: Value
 def alike_groups(thumbnails: Sequence[np.ndarray | None], keys: Sequence[str | None] = ()) -> list[list[int]]:
     """Return groups of indices of near-duplicates and of equal keys, joined transitively; None is like no other."""
     known = {place: thumbnail for place, thumbnail in enumerate(thumbnails) if thumbnail is not None}
-    places = [*known]
-    leader = list(range(len(thumbnails)))
-
-    def first_of(place: int) -> int:
-        while leader[place] != place:
-            leader[place] = place = leader[leader[place]]
-        return place
-
-    first_with: dict[str, int] = {}
+    places, first_with = [*known], dict[str, int]()
     same_key = [(first_with.setdefault(key, place), place) for place, key in enumerate(keys) if key is not None]
+    group_of = [[place] for place in range(len(thumbnails))]
     for i, j in [*((places[i], places[j]) for i, j in near_duplicates([*known.values()])), *same_key]:
-        one, other = sorted((first_of(i), first_of(j)))
-        leader[other] = one
-    groups = defaultdict(list)
-    for place in range(len(thumbnails)):
-        groups[first_of(place)].append(place)
-    return [*groups.values()]
+        smaller, larger = sorted((group_of[i], group_of[j]), key=len)
+        if smaller is not larger:
+            larger += smaller
+            for place in smaller:
+                group_of[place] = larger
+    return [sorted(group) for group in {id(group): group for group in group_of}.values()]
 
 
 def stratified_groups(
@@ -238,93 +211,3 @@ def stratified_groups(
         if fits(number):
             room = keep_aside(number, room=room)
     return aside
-
-
-def divided_into_folds(
-    data: AnnotatedDataSet,
-    images: ImageFolder,
-    *,
-    folds: int,
-    seed: int,
-    group_by: str | None = None,
-    value_range: ValueRange = FULL_RANGE,
-) -> tuple[AnnotatedDataSet, int]:
-    """Return the data set with a shard for each fold, and the number of images that follow another of their group.
-
-    group_by: see `image_groups`. value_range: see `as_rgb`.
-
-    Raises:
-        InputError: there are too few groups of images.
-    """
-    groups = image_groups(data.images, images, group_by=group_by, value_range=value_range)
-    names = [image.file_name for image in data.images]
-    fold_of = stratified_folds(
-        [{one.category_id for one in image.objects} for image in data.images], groups, names, folds=folds, seed=seed
-    )
-    if len(used := np.unique(fold_of)) < folds:
-        raise InputError(
-            f"--folds={folds}: {len(names)} images in {len(groups)} groups that stay together fill {len(used)} folds; "
-            "expected fewer folds, or smaller groups"
-        )
-    return replace(data, shards=fold_of), len(names) - len(groups)
-
-
-def stratified_folds(
-    classes: Sequence[set[int]], groups: Sequence[list[int]], names: Sequence[str], *, folds: int, seed: int
-) -> np.ndarray:
-    """Return the fold of each image, [n] from 0 to folds - 1, which depends only on the arguments.
-
-    Iterative stratification of groups (Sechidis et al. 2011): the rarest class first, each group to the fold that has
-    the fewest images of the class, else the fewest images. Images without objects are a class of their own. Large
-    groups are placed first, as small ones can balance them.
-
-    Args:
-        classes: of each image.
-        groups: numbers of images that share a fold; each image is in one group.
-        names: of the images, which shuffle them together with the seed.
-        folds: number of folds.
-        seed: of the order of groups of one size.
-    """
-    groups = sorted(
-        groups, key=lambda group: (-len(group), hashlib.sha256(f"{seed} {names[group[0]]}".encode()).digest())
-    )
-    columns = {label: column for column, label in enumerate(sorted(set().union(*classes)))}
-    counts = np.zeros((len(groups), len(columns) + 1), np.int64)  # images of each class; in the last column without one
-    for row, group in zip(counts, groups, strict=True):
-        for place in group:
-            row[[columns[label] for label in classes[place]] or [-1]] += 1
-    filled = np.zeros((folds, counts.shape[1] + 1), np.int64)  # as `counts`, and all images in the last column
-    fold_of_group = np.full(len(groups), -1)
-    while (waiting := fold_of_group < 0).any():
-        left = counts[waiting].sum(axis=0)
-        rarest = int(np.argmin(np.where(left > 0, left, np.inf)))
-        for number in np.flatnonzero(waiting & (counts[:, rarest] > 0)).tolist():
-            fold = min(range(folds), key=lambda fold: (filled[fold, rarest], filled[fold, -1]))
-            filled[fold] += [*counts[number], len(groups[number])]
-            fold_of_group[number] = fold
-    fold_of = np.zeros(len(classes), np.int64)
-    for fold, group in zip(fold_of_group.tolist(), groups, strict=True):
-        fold_of[group] = fold
-    return fold_of
-
-
-def pooled(train: AnnotatedDataSet, val: AnnotatedDataSet) -> AnnotatedDataSet:
-    """Return the images of both splits as one data set, sorted by name; an image in both has the labels of train.
-
-    Image ids that both use, as in Roboflow's COCO exports, are numbered again.
-    """
-    trained = {image.file_name for image in train.images}
-    others = [image for image in val.images if image.file_name not in trained]
-    images = sorted([*train.images, *others], key=lambda image: image.file_name)
-    if len({image.image_id for image in images}) < len(images):
-        for image, number in zip(images, image_ids([image.file_name for image in images]), strict=True):
-            image.image_id = number
-    shared = sum(len(image.objects) for image in val.images) - sum(len(image.objects) for image in others)
-    return replace(
-        train,
-        images=images,
-        listed_boxes=train.listed_boxes + val.listed_boxes - shared,
-        fingerprint=hashlib.sha256(f"{train.fingerprint} {val.fingerprint}".encode()).hexdigest(),
-        skipped=[*train.skipped, *val.skipped],
-        noted=[*train.noted, *val.noted],
-    )

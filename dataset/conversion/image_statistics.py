@@ -20,7 +20,7 @@ from PIL import Image
 from dataset.files.image_files import stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.files.pixel_values import as_rgb
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from program_support.errors import InputError
 from program_support.processor import available_cores
 

@@ -1,6 +1,6 @@
 """Read labels of any format as the splits of one data set: train, val and test, or "" if there are no splits."""
 
-import functools
+import hashlib
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Rep
 from dataset.conversion.class_numbering import common_classes, in_one_order, note_of_other_ids, with_composed_names
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import RecognizedLabels
-from dataset.conversion.image_split import pooled
 from dataset.conversion.named_splits import (
     HELD_OUT,
     SPLITS,
@@ -22,7 +21,6 @@ from dataset.conversion.named_splits import (
     splits_by_name,
     without_held_out,
 )
-from dataset.conversion.segmentation import reason_to_skip
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
@@ -73,8 +71,6 @@ def read_labels(
         _check_coordinates(data)
         if note := images.note_of_other_names(image.file_name for image in data.images):
             data.noted.append(ReportEntry(kind="image", file=data.source, reason=note))
-    if with_masks:
-        by_split = {split: _without_unusable(data) for split, data in by_split.items()}
     class_names = label_map or common_classes(by_split, own_numbers=has_ids)
     if has_ids and not label_map and (note := note_of_other_ids(by_split, class_names)):
         next(iter(by_split.values())).noted.append(ReportEntry(kind="image", file=annotations, reason=note))
@@ -152,8 +148,17 @@ def _pooled(by_file: DataSplits, annotations: str) -> DataSplits:
             f"--annotations={annotations}: {len(shared)} images, such as {shared[0]}, are in several of the "
             f"{len(by_file)} files {listed(by_file)}; expected one of them"
         )
-    in_order = in_one_order(by_file, common_classes(by_file, own_numbers=True), own_image_ids=False)
-    return {"": functools.reduce(pooled, in_order.values())}
+    parts = [*in_one_order(by_file, common_classes(by_file, own_numbers=True), own_image_ids=False).values()]
+    return {
+        "": replace(
+            parts[0],
+            images=sorted((image for part in parts for image in part.images), key=lambda image: image.file_name),
+            listed_boxes=sum(part.listed_boxes for part in parts),
+            fingerprint=hashlib.sha256(" ".join(part.fingerprint for part in parts).encode()).hexdigest(),
+            skipped=[finding for part in parts for finding in part.skipped],
+            noted=[finding for part in parts for finding in part.noted],
+        )
+    }
 
 
 def _with_distinct_images(data: AnnotatedDataSet) -> AnnotatedDataSet:
@@ -178,14 +183,3 @@ def _check_coordinates(data: AnnotatedDataSet) -> None:
     boxes = [one.box_xywh for image in data.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
         raise InputError(f"{data.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
-
-
-def _without_unusable(data: AnnotatedDataSet) -> AnnotatedDataSet:
-    """Return the split without objects whose outlines are invalid masks; they are reported as skipped."""
-    skipped: list[ReportEntry] = []
-    for image in data.images:
-        reasons = [reason_to_skip(one.segmentation) for one in image.objects]
-        skipped += [ReportEntry(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
-        image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
-        image.refused += sum(reason is not None for reason in reasons)
-    return replace(data, skipped=[*data.skipped, *skipped])

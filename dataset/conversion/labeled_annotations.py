@@ -15,7 +15,7 @@ from dataset.conversion.upright_labels import mark_upright, rotated_jpeg, rotati
 from dataset.files.bounded_files import read_image_file
 from dataset.files.image_files import stored_size
 from dataset.files.image_formats import DECODING_ERRORS
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from program_support.errors import InputError
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -141,16 +141,9 @@ def splits_by_name(data: AnnotatedDataSet, splits: Sequence[str | None]) -> dict
             listed_boxes=boxes[split],
             skipped=skipped[split],
             noted=findings_of(data.noted, split),
-            fingerprint=_fingerprint_of(data, split, others=images.keys() - {split}),
         )
         for split in images
     }
-
-
-def _fingerprint_of(data: AnnotatedDataSet, split: str, *, others: Collection[str]) -> str:
-    """Return a hash of what was read for a split, or for no split in particular."""
-    read = [digest for name, digest in data.split_fingerprints.items() if name not in others]
-    return " ".join(read) or data.fingerprint
 
 
 def without_held_out(by_split: dict[str, AnnotatedDataSet]) -> dict[str, AnnotatedDataSet]:

@@ -13,12 +13,13 @@ from PIL import Image
 from dataset.conversion.annotations import LARGEST_COORDINATE
 from dataset.files.untrusted_values import shown
 from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
+from program_support.errors import InputError
 
 MOST_POLYGONS = 10_000  # limit of an object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
 LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object: 160 MB in pycocotools
 
 
-class UnusableSegmentation(ValueError):
+class UnusableSegmentation(InputError):
     """The segmentation is not a valid mask of the image; the message is the reason."""
 
 
@@ -41,22 +42,13 @@ def check_segmentation(segmentation: Any) -> None:
         raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected polygons or run lengths")
 
 
-def reason_to_skip(segmentation: Any) -> str | None:
-    """Return the error message of `check_segmentation`; None if the segmentation is valid or absent."""
-    try:
-        if segmentation is not None:
-            check_segmentation(segmentation)
-    except UnusableSegmentation as error:
-        return str(error)
-    return None
-
-
 def mask_png(segmentation: Any, size: tuple[int, int]) -> bytes:
-    """Return a PNG of the size (height, width), 1 inside the object, of what has passed `check_segmentation`.
+    """Return a PNG of the size (height, width), 1 inside the object.
 
     Raises:
-        UnusableSegmentation: it does not fit this image.
+        UnusableSegmentation: it is invalid or does not fit this image.
     """
+    check_segmentation(segmentation)
     pixels = (
         decoded(_union(segmentation, size)).view(np.uint8)
         if isinstance(segmentation, list)

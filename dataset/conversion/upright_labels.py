@@ -3,7 +3,7 @@
 The annotated size tells it for rotations by 90 degrees, and without a size the boxes may. Some tools state the size of
 the stored pixels and show the image upright: boxes that leave the stored image and fit the upright one decide then.
 Where nothing tells (flips, rotations by 180 degrees, squares), it is as for the other images of the data set, or as for
-the tool: YOLO, labelme and FiftyOne show images upright.
+the tool: YOLO and labelme show images upright.
 """
 
 import io

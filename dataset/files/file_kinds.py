@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, is_separator_line, open_regular_file
-from dataset.files.unread_formats import unread_json, unread_lines, unread_xml
 from program_support.checked_fields import Limit
 from program_support.errors import InputError
 from program_support.plugins import BUNDLED, load_plugins, plugin_names
@@ -45,7 +44,6 @@ class FileKind(Enum):
     YOLO_DATA = "a YOLO data.yaml"
     YOLO_LABELS = "a file of YOLO labels"
     YAML = "yaml"
-    OPEN_IMAGES = "a csv of Open Images boxes"
     CSV = "a csv table"
     UNREAD = "labels of a format that is not read"
     IMAGE = "an image"
@@ -132,13 +130,6 @@ CORE_FORMATS = {
             reader=f"{_READERS}.yolo:read_yolo",
             is_file_per_image=True,
             has_masks=True,
-            has_ids=True,
-        ),
-        LabelFormat(
-            name="open_images",
-            title="Open Images",
-            kinds=(FileKind.OPEN_IMAGES,),
-            reader=f"{_READERS}.open_images:read_open_images_file",
             has_ids=True,
         ),
         LabelFormat(
@@ -289,7 +280,7 @@ def _kind_of_json(content: bytes, start: str) -> tuple[FileKind | LabelFormat, s
         return FileKind.COCO, ""
     if plugin := _plugin_format(FileStart(json=value)):
         return plugin, ""
-    if advice := unread_json(value):
+    if advice := _unread_json(value):
         return FileKind.UNREAD, advice
     return (FileKind.COCO if is_coco else FileKind.JSON), ""
 
@@ -302,7 +293,7 @@ def _kind_of_xml(text: str) -> tuple[FileKind | LabelFormat, str]:
         return FileKind.VOC, ""
     if plugin := _plugin_format(FileStart(xml_root=root)):
         return plugin, ""
-    if advice := unread_xml(root):
+    if advice := _unread("xml", root.__eq__):
         return FileKind.UNREAD, advice
     return FileKind.XML, ""
 
@@ -313,11 +304,9 @@ def _kind_of_lines(lines: list[str]) -> tuple[FileKind | LabelFormat | None, str
         return FileKind.YOLO_DATA, ""
     if lines and all(map(_is_yolo_label, lines)):
         return FileKind.YOLO_LABELS, ""
-    if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
-        return FileKind.OPEN_IMAGES, ""
     if plugin := _plugin_format(FileStart(lines=lines)):
         return plugin, ""
-    if advice := unread_lines(lines):
+    if advice := _unread_lines(lines):
         return FileKind.UNREAD, advice
     if _is_table(lines[is_separator_line(lines[0]) if lines else 0 :]):
         return FileKind.CSV, ""
@@ -353,3 +342,75 @@ def _is_yolo_label(line: str) -> bool:
         return all(-0.5 <= float(value) <= 2 for value in rest)  # 2: of a keypoint that is visible
     except ValueError:
         return False
+
+
+# Label formats that no converter reads: kind of file, what it is, what to do, and how it is recognized. JSON: keys of
+# the outermost object or of a list's first, "all,of,these;or,of,these"; XML: the root; lines: a pattern of all.
+_UNREAD = r"""
+json | a Datumaro json | convert it with: datum convert -if datumaro -f coco_instances | items,categories
+json | a project of VGG Image Annotator (VIA) | choose Annotation > Export Annotations (COCO) | via
+json | a project of VGG Image Annotator (VIA) | choose Annotation > Export Annotations | project,metadata,config
+json | a FiftyOne json | export COCODetectionDataset or YOLOv5Dataset | sample_fields;classes,labels;samples;filepath
+json | a json of Frigate's events | label the snapshots and export COCO or YOLO | id,camera,label,has_snapshot,has_clip
+json | a VoTT json | export Pascal VOC instead | asset,regions;assets,tags
+json | a Supervisely json | run its app Export to COCO | objects,size;classes,tags
+json | a SuperAnnotate json | export COCO instead (superannotate: sa.export_annotation) | instances,metadata
+json | a V7 Darwin json | export COCO, Pascal VOC or YOLO instead | annotations,item;annotations,image,dataset
+json | a Labelbox export | convert it to COCO, with its COCOConverter | data_row,projects;dataRow
+json | a Labelbox export | convert it to COCO, with its COCOConverter | Label,Labeled Data;Label,DataRow ID;Label,ID
+json | a Hasty json | export COCO instead | label_classes,images
+json | a Cityscapes json | convert it to COCO, with cityscapesscripts | imgHeight,imgWidth,objects
+json | a BDD100K json | convert it with: python -m bdd100k.label.to_coco -m det | name,labels;name,frames
+json | a Scale AI json | export COCO instead | task_id;params,response
+json | a Dataloop json | export COCO instead | datasetId,annotations
+json | an Encord json | export COCO instead | data_hash;label_hash
+json | a Kili json | export COCO instead | labels,externalId;labels,content
+json | a manifest of SageMaker Ground Truth | convert it to COCO | source-ref
+json | JSON Lines of Vertex AI | export the CSV of AutoML instead | imageGcsUri
+json | JSON Lines of Azure Machine Learning | export COCO from the labeling project instead | image_url,label
+json | JSON Lines of Roboflow for PaliGemma or Florence-2 | export COCO instead | image,prefix,suffix
+json | JSON Lines of Ultralytics | export YOLO instead, or convert it with convert_ndjson_to_yolo | type,class_names
+json | JSON Lines of Hugging Face | write a csv table of file, left, top, right, bottom and class | file_name,objects
+json | a file of Edge Impulse's labels | convert it to COCO or YOLO | version,boundingBoxes;version,files
+json | a CreateML json | export COCO or Pascal VOC from the labeling tool instead | image,annotations;image,annotation
+json | a CreateML json | export COCO or Pascal VOC instead | imagefilename,annotations;imagefilename,annotation
+json | a Prodigy export | convert it to COCO | image,spans
+json | an annotation file of MMDetection | expected the COCO json that it was made from | metainfo,data_list
+json | an annotation file of MMDetection | expected the COCO json that it is from | filename,ann;filename,detection
+json | a file of Label Studio's storage, one task | export JSON from the project instead | result,task
+xml | an imglab (dlib) xml | export Pascal VOC or COCO instead | dataset
+xml | a UA-DETRAC xml | convert it to COCO | sequence
+lines | a KITTI label file | convert it to COCO or YOLO | ([A-Za-z_]\S*( -?[\d.]+(e[+-]?\d+)?){14,15}(\n|$))+
+lines | a file of MOTChallenge tracks | convert it to COCO | (\d+,-?\d+(,-?[\d.]+){7,8}(\n|$))+
+lines | a label file of OIDv4_ToolKit | convert it to Pascal VOC or YOLO | ([A-Za-z][^\d\n]*( -?\d+(\.\d+)?){4}(\n|$))+
+lines | a table of VGG Image Annotator (VIA) | export annotations in COCO format | .*region_shape_attributes[\s\S]*
+lines | a list of WIDER FACE boxes | convert it to COCO or YOLO | \S+/\S+\.jpg(\n(\S+/\S+\.jpg|\d+|(\d+ ){9}\d+))*
+"""
+
+
+def _unread(kind: str, recognizes: Callable[[str], object]) -> str | None:
+    """Return what a file is and what to do, if it has labels that no converter reads."""
+    for line in _UNREAD.strip().splitlines():
+        kind_of_row, what, advice, test = line.split(" | ")
+        if kind == kind_of_row and recognizes(test):
+            return f"{what}, which is not read: {advice}"
+    return None
+
+
+def _unread_json(content: Any) -> str | None:
+    one = content[0] if isinstance(content, list) and content else content
+    if not isinstance(one, dict):
+        return None
+    keys = {"via"} if "_via_img_metadata" in one or _is_via(one) else {*one}
+    return _unread("json", lambda test: any(keys.issuperset(names.split(",")) for names in test.split(";")))
+
+
+def _unread_lines(lines: list[str]) -> str | None:
+    text = "\n".join(line.strip() for line in lines)
+    return _unread("lines", lambda pattern: re.fullmatch(pattern, text))
+
+
+def _is_via(one: dict) -> bool:
+    """Return whether an object holds VIA's regions of images by file name and size."""
+    images = [*one.values()][:3]
+    return bool(images) and all(isinstance(image, dict) and {"filename", "regions"} <= {*image} for image in images)

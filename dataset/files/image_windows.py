@@ -27,8 +27,7 @@ _LARGEST_BLOCK_BYTES = 2**28  # of a strip or a tile, which is decoded completel
 _CACHE_BYTES = 2**27  # decoded blocks that GDAL keeps, for all images of the process
 _TYPES_OF_16_BITS = {"uint8", "uint16"}
 _REAL_TYPES = {*_TYPES_OF_16_BITS, "int8", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"}
-_PHOTOMETRIC_INTERPRETATIONS = {0, 1, 2, 3, 6}  # gray, inverted gray, RGB, palette, YCbCr
-_WHITE_IS_ZERO = 0
+_PHOTOMETRIC_INTERPRETATIONS = {1, 2, 6}  # gray, RGB, YCbCr
 
 
 class ImageWindows(ABC):
@@ -157,7 +156,7 @@ class _TiffWindows(ImageWindows):
             raise
 
     def _prepare(self, header: TiffHeader) -> None:
-        """Choose bands and the table of colors, and check what GDAL would do with the file."""
+        """Choose bands, and check what GDAL would do with the file."""
         with self._gdal():
             if self._data.tags(ns="OVERVIEWS"):  # GDAL opens what OVERVIEW_FILE says, be it on the network
                 raise self._refusal("its metadata name another file as its overviews")
@@ -165,13 +164,16 @@ class _TiffWindows(ImageWindows):
             kinds = {self._data.dtypes[band - 1] for band in self._bands}
             rows, columns = self._data.block_shapes[0]
             nodata = self._data.nodatavals[self._bands[0] - 1]
-            palette = self._data.colormap(1) if self._data.colorinterp[0].name == "palette" else None
-            bits = int(self._data.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
+            is_of_bits = "NBITS" in self._data.tags(1, ns="IMAGE_STRUCTURE")
+            is_palette = self._data.colorinterp[0].name == "palette"
             bands_in_block = self._data.count if self._data.interleaving.name == "pixel" else 1
         if len(kinds) > 1 or not kinds <= (_TYPES_OF_16_BITS if self._value_range == FULL_RANGE else _REAL_TYPES):
             raise self._refusal(UNKNOWN_RANGE.format(f"type {' and '.join(sorted(kinds))}"))
-        if header.photometric not in _PHOTOMETRIC_INTERPRETATIONS:
-            raise self._refusal(f"colors of TIFF's photometric interpretation {header.photometric}, expected RGB")
+        if header.photometric not in _PHOTOMETRIC_INTERPRETATIONS or is_palette or is_of_bits:
+            raise self._refusal(
+                f"a palette, parts of bytes or photometric interpretation {header.photometric} of TIFF, expected gray "
+                "or RGB of 8 bits and more: gdal_translate -expand rgb"
+            )
         block_bytes = rows * columns * bands_in_block * np.dtype(*kinds).itemsize
         if block_bytes > _LARGEST_BLOCK_BYTES:
             raise self._refusal(
@@ -180,18 +182,6 @@ class _TiffWindows(ImageWindows):
             )
         self.size = self._data.shape if self._turn < 5 else self._data.shape[::-1]
         self._nodata = nodata
-        self._is_of_16_bits = kinds <= _TYPES_OF_16_BITS
-        self._table = self._colors(palette, bits=bits, is_uint16=kinds == {"uint16"})
-        self._is_inverted = header.photometric == _WHITE_IS_ZERO and palette is None
-
-    def _colors(self, palette: dict[int, tuple[int, ...]] | None, *, bits: int, is_uint16: bool) -> np.ndarray | None:
-        """Return the table from values to bytes, or to colors of a palette [.., 3]; None if values are bytes."""
-        values = np.arange(1 << (16 if is_uint16 else 8))
-        if palette is not None:
-            return np.array([palette.get(int(value), (0, 0, 0))[:3] for value in values], np.uint8)
-        if is_uint16 or bits < 8:
-            return bytes_of_values(values, self._value_range if is_uint16 else ValueRange(white=(1 << bits) - 1))
-        return None
 
     def close(self) -> None:
         with self._gdal():
@@ -216,11 +206,8 @@ class _TiffWindows(ImageWindows):
     def _pixels(self, values: np.ndarray) -> np.ndarray:
         """Return bands [1 or 3, h, w] as upright colors [h, w, 3]; pixels without data are black."""
         colors = np.moveaxis(values, 0, -1)
-        if self._table is not None:
-            colors = self._table[colors]
-        elif not self._is_of_16_bits:
+        if colors.dtype != np.uint8:
             colors = bytes_of_values(colors, self._value_range)
-        colors = 255 - colors if self._is_inverted else colors
         if self._nodata is not None:
             colors = np.where((values == self._nodata).all(axis=0)[..., None], np.uint8(0), colors)
         shape = (*values.shape[1:], 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from program_support.errors import InputError
 
 MIN_TILE = 32  # pixels per side

@@ -1,4 +1,4 @@
-"""Records of other tools: their class names, the names of their images, and schemas that are not read.
+"""Records of other tools: their class names, and the names of their images.
 
 Records of TensorFlow's Object Detection API, and of Roboflow, name the class of each object in
 image/object/class/text; a label map (.pbtxt) often lies beside them. Their image ids may be text.
@@ -21,23 +21,6 @@ _TEXT, _LABELS = b"image/object/class/text", b"image/object/class/label"
 _NAME, _ID, _ENCODED = b"image/filename", b"image/source_id", b"image/encoded"
 NUMERIC_ID = r"[0-9]{1,18}"
 _RECORDS_COMPARED = 100  # of a file, with the class names beside it
-
-
-def require_known_schema(path: str) -> None:
-    """Raise InputError if a file has records of TensorFlow Datasets, by its first one."""
-    keys: set[bytes] = set()
-    try:
-        index = index_records([path])
-        for number, buffer, start in record_places(index, np.arange(1)):
-            keys = {*record_fields(buffer, start, start + int(index.lengths[number]), None)}
-    except (InputError, ValueError):
-        return  # reported by the reader, with the place
-    if b"image" in keys and _ENCODED not in keys:
-        shown = ", ".join(sorted(key.decode("utf-8", "replace") for key in keys)[:6])
-        raise InputError(
-            f"{path}: has records of TensorFlow Datasets ({shown}); expected records with image/encoded and "
-            "image/object/bbox/xmin: save its images and boxes as files and convert them (dataset/create_tfrecord.py)"
-        )
 
 
 def label_map_beside(paths: Sequence[str]) -> ClassNames | None:

@@ -35,7 +35,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
     )
     for path in paths:
         if kind := kind_of_file(path):
-            raise InputError(f"{path}: is {kind.value}, expected records; {_advice_for_file(path, kind, among=paths)}")
+            raise InputError(f"{path}: is {kind.value}, expected records; {_advice_for_file(kind, among=paths)}")
     totals: dict[str, set[str]] = {}
     for path in paths:
         if match := _SHARD_NAME.fullmatch(path):
@@ -63,16 +63,11 @@ def _local_files(pattern: str | Path) -> list[str]:
     return paths
 
 
-def _advice_for_file(path: str, kind: FileKind | LabelFormat, *, among: list[str]) -> str:
+def _advice_for_file(kind: FileKind | LabelFormat, *, among: list[str]) -> str:
     """Return advice for a file that contains no records."""
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
-    if kind is FileKind.COCO:
-        return (
-            f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and use the records; "
-            "the flag for a COCO JSON file is --val_json_file"
-        )
-    return _CONVERT
+    return f"{_CONVERT}; the flag for a COCO JSON file is --val_json_file" if kind is FileKind.COCO else _CONVERT
 
 
 def _advice_for_folder(folder: Path) -> str:
@@ -82,8 +77,6 @@ def _advice_for_folder(folder: Path) -> str:
         return f"give {patterns}"
     if first := next(annotations_in(folder), None):
         return f"it holds no records but {first[0].name}, which is {first[1].value}: {_CONVERT}"
-    if any(kind_of_file(path) is FileKind.IMAGE for path in files[:_NAMES_SHOWN]):
-        return f"it holds images and no records: {_CONVERT}"
     return _folder_contents(folder)
 
 

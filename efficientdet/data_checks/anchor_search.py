@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.findings import Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dataset.records.labeled_images import LabeledImages
-from dataset.records.labeled_records import labeled_records
+from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import quick_findings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import recognize
 from dataset.files.file_kinds import FormatName
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.checked_fields import Count, checked

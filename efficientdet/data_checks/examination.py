@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataset.conversion.image_statistics import ImageStatistics, measure_images, near_duplicates
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.anchor_search import input_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
 from efficientdet.data_checks.input_view import InputView

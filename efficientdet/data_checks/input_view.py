@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataset.input.tiling import Tiling, seen_in_tiles
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from object_detection.geometry.anchor_grid import AnchorGrid
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dataset.class_names import note_of_alike_names
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.findings import Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.tile_checks import SMALL, object_sides, of_smallest_class
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it

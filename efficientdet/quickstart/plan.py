@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from dataset.input.tiling import Tiling, seen_in_tiles, tile_counts, tiles_per_epoch
-from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides

@@ -6,8 +6,7 @@ from typing import Any
 
 from dataset.class_names import class_names_of_records
 from dataset.files.bounded_files import read_json
-from dataset.records.labeled_images import LabeledImages
-from dataset.records.labeled_records import labeled_records
+from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 

@@ -27,7 +27,6 @@ from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.segmentation import (
     UnusableSegmentation,
     check_segmentation,
-    reason_to_skip,
     validated_run_lengths,
 )
 from dataset.files.bounded_files import read_json
@@ -309,8 +308,6 @@ def _add_object(
                     f"has category {shown(entry.get('category_id'))}; the categories are {listed(sorted(known))}"
                 )
             annotation = _object(entry, category_id, with_segmentation=with_segmentation, notes=labels.notes)
-            if reason := reason_to_skip(annotation.segmentation):
-                raise InputError(reason)
             image.objects.append(annotation)
     except InputError as error:
         if image is not None:
@@ -332,6 +329,8 @@ def _object(entry: dict, category_id: int, *, with_segmentation: bool, notes: Co
     box = _box(entry, outline, notes)
     if with_segmentation and not outline:
         raise InputError("has no segmentation, which --include_masks needs")
+    if with_segmentation:
+        check_segmentation(outline)  # deep lists could not be sent to a process
     if is_set(entry.get("ignore"), "ignore"):
         notes["objects with ignore 1 are used like others, as in pycocotools: only iscrowd 1 is ignored"] += 1
     if any(isinstance(entry.get(name), str) for name in ("id", "image_id", "category_id", "iscrowd", "ignore", "area")):

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from dataset.class_files import read_class_file
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
     ROTATED,
@@ -26,7 +27,7 @@ from dataset.conversion.annotations import (
     checked_file_name,
     size_of_texts,
 )
-from dataset.conversion.class_numbering import classes_by_name, read_label_map
+from dataset.conversion.class_numbering import classes_by_name
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import SPLITS, split_of_each, split_of_folders, split_of_word
 from dataset.files.bounded_files import read_text_file
@@ -104,7 +105,7 @@ def read_voc(
     """
     labels = LabelCollector(source=annotations_folder)
     paths = paths or voc_paths(annotations_folder, image_set_file)
-    class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
+    class_names = read_class_file(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
     labels.hasher.update(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
     by_name = dict(zip(class_names.names, class_names.category_ids, strict=True))
     numbers = image_ids([path.name for path in paths])

@@ -1,18 +1,9 @@
-"""Read "CVAT for images 1.1", one XML file with an element for each image and each shape, and "CVAT for video 1.1".
+"""Read "CVAT for images 1.1", one XML file with an element for each image and each shape.
 
 Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the image.
-
-The tracks of a video are read as shapes of the frames that exist as image files. A shape holds from its frame to the
-next one of its track, moved linearly between both, or to the end of the video. It ends at a shape with outside="1",
-towards which it moves as well, as in CVAT (TrackManager.get_interpolated_shapes).
 """
 
-import math
 import xml.etree.ElementTree as ElementTree
-from bisect import bisect_right
-from typing import NamedTuple
-
-import numpy as np
 
 from dataset.conversion.annotations import (
     ROTATED,
@@ -29,28 +20,18 @@ from dataset.conversion.annotations import (
 )
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
-from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from dataset.files.untrusted_values import error_context, is_set, shown
+from dataset.files.untrusted_values import error_context, shown
 from dataset.files.xml_files import read_xml
-from efficientdet.plugins.label_formats.cvat_frames import cvat_tasks, images_of_frames, name_frames
-from object_detection.coco.run_length_masks import run_lengths
 from program_support.errors import InputError
 
 _WITHOUT_AREA = ("polyline", "points", "tag", "skeleton", "cuboid")
-_MOVING = ("xtl", "ytl", "xbr", "ybr", "rotation", "cx", "cy", "rx", "ry")
-
-
-class _Keyframe(NamedTuple):
-    frame: int
-    is_outside: bool
-    shape: ElementTree.Element
 
 
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool, split: str | None) -> AnnotatedDataSet:
     """Read a file; classes are the labels of the task and of the shapes. Invalid images and shapes are skipped.
 
     Raises:
-        InputError: for a file without boxes, and as `images_of_frames` does.
+        InputError: for a file without boxes, and for the tracks of a video.
     """
     labels = LabelCollector(source=path)
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
@@ -58,12 +39,12 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool, split: str | 
     with error_context(f"{path}: a label of the task"):
         for node in root.iterfind("meta//labels/label/name"):
             labels.id_of(node.text or "")
-    nodes = root.findall("image")
     if root.find("track") is not None:
-        nodes += _frames_of_tracks(root, images, labels)
-    else:
-        name_frames(root, nodes, images, path=path)
-    for node in nodes:
+        raise InputError(
+            f"{path}: has tracks of a video, which are not read: export the task as 'CVAT for images 1.1' or COCO, "
+            "with its images"
+        )
+    for node in root.iterfind("image"):
         where = f"image {shown(node.get('name'))}"
         with labels.skipping(where):
             subset = labels.split = split_of_word(node.get("subset", ""))
@@ -90,13 +71,9 @@ def _add_objects(
             with labels.skipping(f"{where}: {shape.tag} {index}", image=image):
                 category_id = labels.id_of(shape.get("label", ""))
                 box, outline = read(shape)
-                segmentation: list | dict | None = None
-                if with_masks and shape.tag == "mask":
-                    segmentation = _mask_run_lengths(shape, image.size)
-                elif with_masks:
-                    if outline is None:
-                        raise InputError("is a box, and --include_masks needs outlines")
-                    segmentation = [outline]
+                if with_masks and outline is None:
+                    raise InputError(f"is a {shape.tag}, and --include_masks needs outlines: export masks as COCO")
+                segmentation = [outline] if with_masks else None
                 image.objects.append(AnnotatedObject(category_id=category_id, box_xywh=box, segmentation=segmentation))
                 if _degrees(shape):
                     labels.notes[ROTATED] += 1
@@ -129,12 +106,8 @@ def _polygon(node: ElementTree.Element) -> tuple[tuple, list]:
 
 def _ellipse(node: ElementTree.Element) -> tuple[tuple, list]:
     x, y, x_radius, y_radius = (_number(node, name) for name in ("cx", "cy", "rx", "ry"))
-    degrees = _degrees(node)
-    turn = math.radians(degrees)
-    across = math.hypot(x_radius * math.cos(turn), y_radius * math.sin(turn))
-    down = math.hypot(x_radius * math.sin(turn), y_radius * math.cos(turn))
-    outline = ellipse_outline((x, y), (x_radius, y_radius), degrees)
-    return (x - across, y - down, 2 * across, 2 * down), outline
+    outline = ellipse_outline((x, y), (x_radius, y_radius), _degrees(node))
+    return box_around(outline), outline
 
 
 def _mask(node: ElementTree.Element) -> tuple[tuple, None]:
@@ -142,88 +115,3 @@ def _mask(node: ElementTree.Element) -> tuple[tuple, None]:
 
 
 _SHAPES = {"box": _box, "polygon": _polygon, "ellipse": _ellipse, "mask": _mask}
-
-
-def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int] | None) -> dict:
-    """Return run lengths of the full image from row-wise run lengths of a rectangle, which begin with zeros."""
-    left, top, width, height = _mask(node)[0]
-    if size is None:
-        raise InputError("is a mask of an image without width and height, which --include_masks needs")
-    inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
-    if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
-        raise InputError(
-            f"is at x {left:g}, y {top:g} and has {width:g}x{height:g}, expected whole pixels inside the image of "
-            f"{size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels"
-        )
-    runs = [coordinate(text, "a run length") for text in node.get("rle", "").split(",")]
-    if min(runs) < 0 or any(run % 1 for run in runs) or sum(runs) != width * height:
-        raise InputError(f"has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}")
-    values = np.arange(len(runs), dtype=np.uint8) & 1
-    pixels = np.zeros(size, np.uint8)
-    pixels[int(top) : int(top + height), int(left) : int(left + width)] = np.repeat(
-        values, np.array(runs, np.int64)
-    ).reshape(int(height), int(width))
-    return run_lengths(pixels)
-
-
-def _frames_of_tracks(
-    root: ElementTree.Element, images: ImageFolder, labels: LabelCollector
-) -> list[ElementTree.Element]:
-    """Return the frames with an image file as elements of "CVAT for images 1.1"."""
-    nodes = []
-    for task in cvat_tasks(root, labels.source):
-        tracks = [
-            (track.get("label", ""), _keyframes(track, task.frames, labels))
-            for track in root.iterfind("track")
-            if task.task_id in (None, track.get("task_id"))
-        ]
-        if task.task_id and not tracks:
-            continue
-        last = max((keyframes[-1].frame for _, keyframes in tracks if keyframes), default=0)
-        frames = task.frames or range(last + 1)
-        for frame, name in sorted(images_of_frames(task, frames, images, path=labels.source).items()):
-            node = ElementTree.Element("image", {"name": name, **task.shape, "subset": task.subset})
-            for label, keyframes in tracks:
-                if (shape := _shape_at(frame, keyframes, labels)) is not None:
-                    node.append(ElementTree.Element(shape.tag, {**shape.attrib, "label": label}))
-            nodes.append(node)
-    return nodes
-
-
-def _keyframes(track: ElementTree.Element, frames: range | None, labels: LabelCollector) -> list[_Keyframe]:
-    """Return the shapes of a track in the order of their frames."""
-    keyframes = []
-    for shape in track:
-        with labels.skipping(f"track {shown(track.get('id'))}: {shape.tag}", kind="box"):
-            frame = _number(shape, "frame")
-            if frame % 1 or not 0 <= frame < 10**9:
-                raise InputError(f"has frame {frame:g}, expected a frame number")
-            for name in _MOVING:
-                if name in shape.attrib:
-                    _number(shape, name)
-            is_outside = is_set(shape.get("outside"), "outside")
-            if frames is not None and int(frame) not in frames and not is_outside:
-                raise InputError(f"has frame {frame:g}, which is none of the task: start_frame, frame_filter, size")
-            keyframes.append(_Keyframe(int(frame), is_outside, shape))
-    return sorted(keyframes, key=lambda keyframe: keyframe.frame)
-
-
-def _shape_at(number: int, keyframes: list[_Keyframe], labels: LabelCollector) -> ElementTree.Element | None:
-    """Return the shape of a track in a frame, or None where the track does not show."""
-    place = bisect_right(keyframes, number, key=lambda keyframe: keyframe.frame)
-    if place == 0 or keyframes[place - 1].is_outside:
-        return None
-    frame, _, shape = keyframes[place - 1]
-    if frame == number:
-        return shape
-    labels.notes["shapes are interpolated between the keyframes of their track"] += 1
-    if place == len(keyframes):
-        return shape
-    following = keyframes[place]
-    share = (number - frame) / (following.frame - frame)
-    moved = {}
-    for name in _MOVING:
-        if name in shape.attrib and name in following.shape.attrib:
-            start, end = float(shape.attrib[name]), float(following.shape.attrib[name])
-            moved[name] = str(start + share * (end - start))
-    return ElementTree.Element(shape.tag, {**shape.attrib, **moved})

@@ -30,29 +30,22 @@ def _is_label_studio(start: FileStart) -> bool:
     return any(isinstance(one, dict) and {"original_width", "original_height"} <= one.keys() for one in regions)
 
 
-def is_frigate_event(value: object) -> bool:
-    """Return whether a JSON value is an event of Frigate's API."""
-    return isinstance(value, dict) and {"id", "camera", "label", "has_snapshot", "has_clip"} <= value.keys()
-
-
-def _is_fiftyone(start: FileStart) -> bool:
-    """Return whether a JSON value has FiftyOne's samples, or the detections of images by their names."""
-    if start.text:
-        return bool(re.match(r'\{\s*"(classes|samples)"\s*:', start.text)) and '"bounding_box"' in start.text
-    value = start.json if isinstance(start.json, dict) else {}
-    samples, labels = value.get("samples"), value.get("labels")
-    if isinstance(samples, list):
-        return any(isinstance(sample, dict) and "filepath" in sample for sample in samples[:1])
-    if "classes" not in value or not isinstance(labels, dict):
-        return False
-    first = next((boxes for boxes in labels.values() if boxes not in (None, [])), [{"bounding_box": None}])
-    return isinstance(first, list) and isinstance(first[0], dict) and "bounding_box" in first[0]
-
-
 def _matches(start: FileStart, line: re.Pattern) -> bool:
     return bool(start.lines) and all(line.fullmatch(one.strip()) for one in start.lines)
 
 
+def _is_open_images(start: FileStart) -> bool:
+    return bool(start.lines) and {"ImageID", "LabelName", "XMin", "YMin"} <= {*start.lines[0].split(",")}
+
+
+OPEN_IMAGES = LabelFormat(
+    name="open_images",
+    title="Open Images",
+    value="a csv of Open Images boxes",
+    recognizes=_is_open_images,
+    reader=f"{__package__}.open_images:read_open_images_file",
+    has_ids=True,
+)
 CVAT = LabelFormat(
     name="cvat",
     title="CVAT",
@@ -77,22 +70,6 @@ LABEL_STUDIO = LabelFormat(
     recognizes=_is_label_studio,
     reader=f"{__package__}.label_studio:read_label_studio",
     has_masks=True,
-)
-FRIGATE = LabelFormat(
-    name="frigate",
-    title="Frigate",
-    value="a json of Frigate's events",
-    recognizes=lambda start: is_frigate_event(_first(start) or start.json),
-    reader=f"{__package__}.frigate:read_frigate",
-    is_file_per_image=True,
-    has_ids=True,
-)
-FIFTYONE = LabelFormat(
-    name="fiftyone",
-    title="FiftyOne",
-    value="a FiftyOne json",
-    recognizes=_is_fiftyone,
-    reader=f"{__package__}.fiftyone:read_fiftyone",
 )
 DOTA = LabelFormat(
     name="dota",

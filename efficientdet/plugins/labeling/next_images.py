@@ -18,8 +18,7 @@ from dataset.conversion.named_splits import INSTANCES
 from dataset.files.bounded_files import read_json, read_regular_file
 from dataset.files.image_files import copy_names, encode_image, read_stored_image
 from dataset.input.pipeline import original_images
-from dataset.records.labeled_images import LabeledImages
-from dataset.records.labeled_records import labeled_records
+from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig

@@ -32,9 +32,9 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
-from dataset.conversion.formats.open_images_classes import describes_classes, selected_classes
 from dataset.files.bounded_files import csv_rows
 from dataset.files.untrusted_values import listed, shown
+from efficientdet.plugins.label_formats.open_images_classes import describes_classes, selected_classes
 from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.signals import DeferredSignals

@@ -15,7 +15,7 @@ from dataset.files.untrusted_values import error_context, listed, shown
 from program_support.errors import InputError, nearest_name
 
 MLPERF = "mlperf"
-MLPERF_FILE = Path(__file__).resolve().parents[2] / "open_images_mlperf_classes.csv"
+MLPERF_FILE = Path(__file__).resolve().parent / "open_images_mlperf_classes.csv"
 _V6_HEADER = ["LabelName", "DisplayName"]
 
 
