@@ -40,6 +40,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "web": "efficientdet.plugins.small_devices.formats:WEB",
         "cvat": "efficientdet.plugins.small_devices.formats:CVAT",
     },
+    "efficientdet.efficientnet_weights": {"torch": "efficientdet.plugins.torch_weights.efficientnets:WEIGHTS"},
     "efficientdet.weight_readers": {"torch": "efficientdet.plugins.torch_weights.torch_files:READER"},
     "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},

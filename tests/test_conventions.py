@@ -144,7 +144,7 @@ def test_depth_and_width_are_those_of_the_weights(tmp_path):
 
 
 def test_the_resize_rule_may_be_changed(tmp_path):
-    hparams = hyperparameters_of("retinanet-resnet18", {"resize": "fit", "min_level": 2})
+    hparams = hyperparameters_of("retinanet-resnet18", {"resize": "fit", "anchor_scale": 2.0})
     prefix = described(tmp_path / "ckpt", json.loads(json.dumps(hparams.to_dict())))
     start = config(
         tmp_path / "out",
@@ -153,7 +153,7 @@ def test_the_resize_rule_may_be_changed(tmp_path):
         pretrained_ckpt=prefix,
     )
     found, lines = logged(with_conventions_of_start, start)
-    assert (found.hparams.resize, found.hparams.min_level) == ("stretch", 2)
+    assert (found.hparams.resize, found.hparams.anchor_scale) == ("stretch", 2.0)
     assert lines[-1] == f"warning: {prefix} was trained with resize fit; --hparams sets resize stretch"
 
 

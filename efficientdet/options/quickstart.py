@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from dataset.conversion.conversion_options import FoldCount, GroupBy
+from dataset.conversion.conversion_options import GroupBy
 from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
@@ -28,13 +28,6 @@ class QuickstartOptions:
         Help(
             "Fraction of the images used for validation if the data set has no val split. Default: 0.1, as "
             "create_tfrecord.py."
-        ),
-    ] = None
-    folds: Annotated[
-        FoldCount | None,
-        Help(
-            "Number of folds of a cross-validation, 2 to 10: within --minutes, a training without each fold, measured "
-            "on the images of the fold, and a final training on all images of train and val. Default: none."
         ),
     ] = None
     group_by: GroupBy = None

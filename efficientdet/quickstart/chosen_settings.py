@@ -17,7 +17,6 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.initial_weights import InitialWeights
-from efficientdet.quickstart.output_folder import START
 from efficientdet.quickstart.plan import make_plan, measure_step_time, shown_images, tile_settings, usable_side
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
@@ -86,7 +85,6 @@ def choose_settings(
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
-        "seconds_of_folds": plan.of_folds,
         "needed_minutes": _needed_minutes(config, side, budget, others=plan.others),
         "budget": asdict(budget),
         "why": [
@@ -106,25 +104,24 @@ def _input_shape(recipe: QuickstartRecipe, sizes: np.ndarray, side: int) -> int 
 
 
 def continue_settings(
-    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, number: int, spent: float
+    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, start: Path, number: int, spent: float
 ) -> dict[str, Any]:
     """Return the choice of a round that continues from the model of round `number`, `chosen`, with its input size.
 
-    The records of the round are in the folder. `spent`: the seconds of its steps so far.
+    The records of the round are in the folder. `start`: folder of the model; `spent`: the seconds of its steps so far.
 
     Raises:
         InputError: an earlier version chose, which did not store what is needed.
     """
-    earlier = chosen.get("budget") or chosen.get("larger_sides", {}).get("budget")
-    if earlier is None:
+    if (earlier := chosen.get("budget")) is None:
         raise InputError(
             f"{folder}: the model was trained by an earlier version; expected another --output_dir, and "
             "--weights=FOLDER/model to start from it"
         )
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
-    flags = {**chosen["trainings"][-1], "pretrained_ckpt": START, "backbone_init": None}
+    flags = {**chosen["trainings"][-1], "backbone_init": None}
     settings = parse_overrides(flags["hparams"])
-    _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(folder / START)})
+    _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(start)})
     after = chosen["seconds_after_choice"]
     if number == 1:  # later choices include it
         after += _COMPARISON * earlier["start_seconds"]
@@ -133,11 +130,10 @@ def continue_settings(
         "seconds": choices.training_seconds(config.minutes, others=spent + after + time.monotonic() - start_time),
         "smaller_input_first": False,
     }
-    budget = choices.Budget(**earlier | changes)
     if flags["lr"] and chosen["weights"]["kind"] != "detector":
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
     per_epoch = shown_images(images, settings).per_epoch
-    trainings, reasons = _trainings(config, settings, flags, budget, images=per_epoch)
+    trainings, reasons = _trainings(config, settings, flags, choices.Budget(**earlier | changes), images=per_epoch)
     return {
         **chosen,
         "weights": asdict(InitialWeights("detector", f"model of round {number}")),
@@ -145,11 +141,7 @@ def continue_settings(
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "needed_minutes": 0,
-        "budget": earlier,
-        "why": [
-            f"input size, anchors and hyperparameters of round {number}, whose model the training starts from",
-            *reasons,
-        ],
+        "why": [f"input size, anchors and hyperparameters of round {number}, from whose model it starts", *reasons],
     }
 
 
@@ -158,9 +150,9 @@ def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget,
     steps, required = budget.steps(side), budget.required_steps(side)
     if steps >= required:
         return 0
-    needed = math.ceil((others + choices.seconds_of_trainings(config.folds, budget, side)) / 60)
+    needed = math.ceil((others + budget.seconds * required / steps) / 60)
     print(
-        f"warning: each training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+        f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
         f"{side} pixels, which need about --minutes={needed}"
     )
     return needed
@@ -171,13 +163,7 @@ def _trainings(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the flags of each training, the last with the input of the settings, and lines with the reasons."""
     size = hyperparameters_of(config.model_name, settings).input_size
-    inputs, trainings, reasons, of_folds = budget.inputs(size), [], [], []
-    if folds := config.folds:
-        minutes = budget.seconds / 60
-        of_folds = [
-            f"cross-validation: {folds} trainings of about {minutes:.1f} minutes or {budget.steps(max(size)):.0f} "
-            f"steps each, and one of {minutes * folds / (folds - 1):.1f} minutes on all images"
-        ]
+    inputs, trainings, reasons = budget.inputs(size), [], []
     for height, width in inputs:
         length, reason = choices.training_length(
             images, budget, side=max(height, width), seconds=budget.seconds / len(inputs)
@@ -187,7 +173,7 @@ def _trainings(
         is_last = (height, width) == size
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
         trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
-    return trainings, [*of_folds, "; then ".join(reasons)]
+    return trainings, ["; then ".join(reasons)]
 
 
 def _suggested_settings(

@@ -14,7 +14,6 @@ from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
-from efficientdet.quickstart.cross_validation import fold_folder
 from efficientdet.quickstart.state import State
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
@@ -48,8 +47,7 @@ _RANDOM = InitialWeights("random", f"random, set by --weights={NO_WEIGHTS}")
 def weights_of_run(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
     """Return and print the initial weights; until the training begins, a download that failed is tried again."""
     chosen = state.result("choose")
-    first = fold_folder(folder, 0) if config.folds else folder
-    if chosen and any(prefixes(first / name, "ckpt-*") for name in ("model_smaller_input", "model")):
+    if chosen and any(prefixes(folder / name, "ckpt-*") for name in ("model_smaller_input", "model")):
         return InitialWeights(**chosen["weights"])
     weights = initial_weights(config)
     if chosen and chosen["weights"] != asdict(weights):

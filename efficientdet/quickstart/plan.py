@@ -168,14 +168,12 @@ def _with_weights_settings(hparams: Hyperparameters, weights: dict[str, str]) ->
 class Plan(NamedTuple):
     """Images or tiles for the network, and the budget of the training.
 
-    after, of_folds: seconds of the steps after the choice, and of the folds beside their trainings; others: of all
-    steps but training.
+    after: seconds of the steps after the choice; others: of all steps but training.
     """
 
     shown: ShownImages
     budget: choices.Budget
     after: float
-    of_folds: float
     others: float
 
 
@@ -203,8 +201,7 @@ def make_plan(
         step_time=step_time,
         evaluation_cost=recipe.evaluation_cost,
     )
-    of_folds = choices.seconds_of_folds(config.folds, start_seconds)
-    others = spent + after + of_folds
+    others = spent + after
     budget = choices.Budget(
         step_time=step_time,
         seconds=choices.training_seconds(config.minutes, others=others),
@@ -214,4 +211,4 @@ def make_plan(
         min_side=recipe.min_side,
         smaller_input_first=start_recipe.smaller_input_first,
     )
-    return Plan(shown, budget.of_fold(config.folds), after, of_folds, others)
+    return Plan(shown, budget, after, others)
