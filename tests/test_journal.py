@@ -12,9 +12,7 @@ from efficientdet.run_log.journal import (
     Speed,
     Stopwatch,
     average_speed,
-    input_stall,
     read_curves,
-    read_intervals,
 )
 from efficientdet.run_log.loggers import Logger
 
@@ -101,14 +99,6 @@ def test_the_lines_of_a_run(tmp_path, capsys):
     assert logger.is_closed
 
 
-def test_each_line_stands_before_the_next_is_written(tmp_path):
-    journal = Journal(tmp_path, units={})
-    journal.log(1, {"loss": 2.0})
-    journal.curves(1, {"loss": 2.0})
-    assert [line["data"] for line in parsed(tmp_path / "time_log.txt")] == [{"loss": 2.0}] * 2
-    journal.close()
-
-
 def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
     for step in (1, 2):
         with Journal(tmp_path, units={}) as journal:
@@ -153,21 +143,8 @@ def test_average_speed_by_hand():
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
-    assert average_speed([Interval(0, 2, 8, 4.0)], dropped=1) is None
     few = [Interval(step, step + 1, 8, 2.0 if step else 60.0) for step in range(6)]
     assert average_speed(few) == Speed(4.0, 2.0, 2.0, 2.0)  # without the compilation
-
-
-def test_intervals_are_read_as_they_were_written(tmp_path):
-    written = [Interval(0, 1, 8, 1 / 3, 0.1), Interval(1, 4, 24, 2.5)]
-    with Journal(tmp_path) as journal:
-        for interval in written:
-            journal.interval(interval)
-            journal.log((), {"loss": 1.0})
-    with (tmp_path / "time_log.txt").open("a") as log:
-        log.write('DLLL {"step": "PARAM')
-    assert read_intervals(tmp_path / "time_log.txt") == written
-    assert read_intervals(tmp_path / "nosuch.txt") == []
 
 
 def test_finish_and_validation(tmp_path, capsys):
@@ -259,20 +236,3 @@ def test_waiting_for_input_is_a_share_of_the_steps_alone():
             pass
     assert watch.recent_share("input") == 0.25
     assert watch.totals()["evaluation"] == 980.0
-
-
-def test_a_failing_block_counts():
-    times = iter([0.0, 2.0])
-    watch = Stopwatch(clock=lambda: next(times))
-    with pytest.raises(KeyError), watch.measuring("compute"):
-        raise KeyError
-    assert watch.totals() == {"compute": 2.0}
-
-
-def test_nothing_measured():
-    assert Stopwatch().recent_share("input") == 0.0
-
-
-def test_a_training_that_waits_is_told_why():
-    assert input_stall(0.1) == ""
-    assert input_stall(0.37).startswith("waiting for input 37% of the time: decoding")

@@ -10,7 +10,7 @@ import pytest
 from drawn_records import draw_records
 
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
-from efficientdet.quickstart import chosen_settings, plan, rounds, steps
+from efficientdet.quickstart import chosen_settings, rounds, steps
 from efficientdet.quickstart.output_folder import exported_model
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
@@ -87,9 +87,9 @@ def programs(drawn, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     Path("photos", "a.jpg").write_bytes(b"image")
-    for module in (steps, chosen_settings, plan, rounds):
+    for module in (steps, chosen_settings, rounds):
         monkeypatch.setattr(module, "run_program", made.run)
-    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(chosen_settings, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return made
 
 
@@ -303,7 +303,7 @@ def test_data_on_which_models_cannot_be_compared_is_refused_before_the_training(
 def test_other_settings_and_rounds_of_an_earlier_version_are_refused(programs):
     start(val_fraction=0.1)
     add_image(programs)
-    with pytest.raises(InputError, match=r"quickstart\.json: was started with val_fraction None, not 0\.2; expected"):
+    with pytest.raises(InputError, match=r"quickstart\.json: was started with val_fraction 0\.1, not 0\.2; expected"):
         start(val_fraction=0.2)
     Path("out/history.json").write_text("{}")
     with pytest.raises(InputError, match=r"has rounds of an earlier version; expected another --output_dir, and --wei"):

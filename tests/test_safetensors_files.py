@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from efficientdet.weights import safetensors_files
+from efficientdet.plugins.torch_weights import safetensors_files
 from program_support.errors import InputError
 
 

@@ -54,7 +54,7 @@ class QuickstartOptions:
     weights: Annotated[
         str | None,
         Help(
-            f"Weights to start from, of a detector or a backbone: a name, a path, 'imagenet' for a backbone, or "
+            f"Weights to start from: a detector by its name or path, a backbone by its name, 'imagenet', or "
             f"{NO_WEIGHTS}. Default: the first that is present or can be downloaded of the published detector and its "
             "backbone, else random ones."
         ),

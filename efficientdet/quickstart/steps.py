@@ -83,6 +83,7 @@ def _run_round(config: QuickstartConfig, top: Path, number: int) -> None:
     """Continue from the present model on changed images or labels; export the new model unless it is worse."""
     present, output = present_round(top, before=number), round_folder(top, number)
     start = round_folder(top, present)
+    State(start / STATE, {**asdict(config), "minutes": 0.0})  # refuses other settings
     claim_folder(top / "rounds")
     state = State(claim_folder(output) / STATE, asdict(config))
     print(f"round {number}: continues from the model of round {present} with the changed images and labels")
@@ -221,7 +222,7 @@ def _export(config: QuickstartConfig, folder: Path, images: str, *, state: State
                 "ckpt": folder / "model",
                 "output_dir": claim_folder(folder / "exported"),
                 "formats": ",".join(config.formats),
-                "images": [path for path in compared if path.exists()],
+                "images": compared,
                 "val_file_pattern": measured,
                 "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
             },

@@ -114,9 +114,7 @@ class EfficientDetHyperparameters(Hyperparameters):
     conv_padding: Annotated[str, one_of("same", "symmetric")] = "same"  # with stride 2: TensorFlow's or PyTorch's
     batch_norm_epsilon: Positive = 1e-3  # the backbone's
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
-    mean_rgb: tuple = IMAGENET[
-        "mean_rgb"
-    ]  # subtracted from red, green and blue (0 to 255); one number: from all
+    mean_rgb: tuple = IMAGENET["mean_rgb"]  # subtracted from red, green and blue (0 to 255); one number: from all
     stddev_rgb: tuple = IMAGENET["stddev_rgb"]  # by which red, green and blue are then divided; one number: all
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
