@@ -152,17 +152,6 @@ def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, ur
         cached_file(FILE, tmp_path)
 
 
-def test_silence_is_told(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "_TIMEOUT_SECONDS", 0.2)
-    end = threading.Event()
-    server.plan += [{"until": 0, "waits": end}] * 9
-    try:
-        with pytest.raises(InputError, match="no data for 0 s"):
-            cached_file(FILE, tmp_path)
-    finally:
-        end.set()
-
-
 def test_a_name_that_no_server_resolves_is_silence(monkeypatch, tmp_path):
     """A name server behind a firewall, or one address of a server after the other: `urlopen` does not limit these."""
     end = threading.Event()
@@ -196,13 +185,6 @@ def test_a_file_of_keras_is_checked_and_used_from_the_cache_of_keras(server, tmp
     server.plan += [{"content": b"changed"}]
     with pytest.raises(InputError, match=r"^--backbone_init=b0: .*the MD5 of the download begins with"):
         existing_backbone("b0")
-
-
-def test_a_damaged_file_in_the_cache_is_told(server, tmp_path):
-    (tmp_path / NAME).write_bytes(CONTENT[:-1])
-    with pytest.raises(InputError, match=rf"{NAME}: is damaged: its SHA-256 begins with .* remove it"):
-        cached_file(FILE, tmp_path)
-    assert server.asked == []
 
 
 @contextmanager

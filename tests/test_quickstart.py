@@ -385,6 +385,7 @@ def is_inside(point, box):
 def test_weights_by_name_or_path(programs, tmp_path, monkeypatch):
     calls, _ = programs
     monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if they were downloaded
+    Path("detector.safetensors").touch()
     for number, (weights, flag) in enumerate(
         (("efficientnet-lite0", "backbone_init"), ("detector.safetensors", "pretrained_ckpt"))
     ):

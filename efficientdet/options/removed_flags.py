@@ -84,6 +84,9 @@ GONE = {
         "tpu_zone": _TPU,
     },
     "infer": {},
+    "quickstart": {
+        "folds": Gone("a cross-validation by the quick start was removed; train.py trains on any records"),
+    },
     "inspector": {
         "debug": Gone(
             "it had no effect here; infer.py --debug and train.py --debug run step by step",
