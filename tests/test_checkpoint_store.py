@@ -231,9 +231,7 @@ DAMAGES = {
     "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
     "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
-    "yes in run": (by_hand("run", {"best_epoch": True}), "best_epoch of run is True; expected int"),
     "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
-    "step is a word": (by_hand("global_step", "400"), "global_step is '400'; expected int"),
     "category without name": (
         by_hand("categories", [{"id": 1}]),
         r"a category is \{'id': 1\}; expected an id and a name",

@@ -182,8 +182,6 @@ def test_byte_order_of_the_writer(file):
         (b"(" + named("os", "system") + text("touch touched") + b"o", "os.system"),
         (named("torch.storage", "_load_from_bytes"), "torch.storage._load_from_bytes"),
         (named("torch", "ComplexFloatStorage"), "torch.ComplexFloatStorage"),
-        (named("torch._utils", "_rebuild_qtensor"), "torch._utils._rebuild_qtensor"),
-        (b"\x82\x01", "EXT1"),
         (b"\x8f", "EMPTY_SET"),
     ],
 )
@@ -202,7 +200,6 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (dictionary(a=integer(3)), "its entry 'a' is a int"),
         (b"}", "holds nothing"),
         (tensor(), "holds a Tensor"),
         (b"}" + integer(1) + tensor() + b"s", "its entry 1 is a Tensor"),
@@ -219,10 +216,7 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
         (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
         (dictionary(a=tensor((7,))), "expected a view of its storage of 6 numbers"),
         (dictionary(a=tensor((2**40,), (0,))), "expected at most the"),
-        (dictionary(a=tensor((0, 2**62), (1, 1))), "from 0 to 281474976710656"),
-        (dictionary(a=tensor((6,), (1, 1))), "as many strides as dimensions"),
         (b"}r\xff\xff\xff\x7f", ""),  # a memo of 2^31 places
-        (b"\x8d" + struct.pack("<Q", 2**40) + b"text", ""),  # a text of 1 TB
         (b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1", ""),  # a number of 2 GB
         (b"\x95" + struct.pack("<Q", 2**60), ""),  # a frame
         (b"N" + b"0N" * 500_000, "has more than 1000000 operations"),
@@ -233,18 +227,14 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
             "torch._utils._rebuild_tensor.__globals__",
         ),
         (REBUILD + dictionary(__defaults__=tuple_of(integer(1))) + b"b", "gives a state to a function"),
-        (tuple_of(text("storage"), LAUGHS, text("0"), text("cpu"), integer(6)) + b"Q", "has a storage ('storage', (("),
         (tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), HUGE) + b"Q", "ValueError"),
         (DEEP, "holds a tuple"),
-        (LAUGHS, "holds a tuple"),
         (call(ORDERED, b"](" + tuple_of(LAUGHS, b"N") + b"e"), "a key that is a tuple"),
         (
             dictionary(a=call(REBUILD, storage(), integer(0), tuple_of(HUGE), tuple_of(integer(1)))),
             "from 0 to 281474976710656",
         ),
         (dictionary(a=call(REBUILD, *[b"N"] * 100_000)), "positional arguments"),
-        (b"\x96" + struct.pack("<Q", 2**40), "the operation BYTEARRAY8"),
-        (b"h\7", "UnpicklingError"),
         (b"I" + b"9" * 100_000 + b"\n", "ValueError"),
         (b"\x80\x63", "unsupported pickle protocol"),
     ],

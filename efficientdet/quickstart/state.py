@@ -1,6 +1,5 @@
 """State file of a quick start, with which a second call resumes."""
 
-import functools
 import hashlib
 import json
 import os
@@ -102,25 +101,28 @@ class State:
 _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names"}
 
 
-def source_folder(config: QuickstartConfig, folder: Path, *, state: State) -> str:
-    """Return the folder of the images, into which an archive is unpacked once.
+def source_folder(config: QuickstartConfig, folder: Path, *, fingerprint: str, state: State) -> str:
+    """Return the folder of the images, into which an archive is unpacked once. fingerprint: `source_fingerprint`.
 
     Raises:
         InputError: images or labels changed after their conversion, also in the unpacked folder.
     """
     state.require_same(
         "source",
-        source_fingerprint(config),
+        fingerprint,
         where=folder / "quickstart.json",
         advice="expected the same until it has finished, or another --output_dir",
     )
     if not os.path.isfile(config.images):
         return config.images
     images = folder / "images"
-    unpacked_archive(config.images, images, fingerprint=_archive_fingerprint(config.images))
+    archive = hashlib.sha256(archive_digest(config.images)).hexdigest()
+    unpacked_archive(config.images, images, fingerprint=archive)
+    hasher = hashlib.sha256()
+    _add_files(hasher, images)
     state.require_same(
         "unpacked",
-        _folder_fingerprint(images),
+        hasher.hexdigest(),
         where=images,
         advice=f"to train on them, run: python quickstart.py {shlex.quote(str(images))} --output_dir=ANOTHER_FOLDER",
     )
@@ -153,18 +155,6 @@ def _label_sources(annotations: str | None) -> list[str]:
     return [annotations, *map(str, class_files_beside(path))]
 
 
-def _archive_fingerprint(archive: str) -> str:
-    """Return a fingerprint of the names and contents of the files in an archive."""
-    return hashlib.sha256(archive_digest(archive)).hexdigest()
-
-
-def _folder_fingerprint(folder: Path) -> str:
-    """Return a fingerprint of the names and contents of labels and images in a folder."""
-    hasher = hashlib.sha256()
-    _add_files(hasher, folder)
-    return hasher.hexdigest()
-
-
 def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None = None) -> None:
     files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
     for file in files:
@@ -175,16 +165,7 @@ def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None
 def _content(file: Path) -> str:
     """Return the hash of a file; empty for an unreadable one, which converters report."""
     try:
-        status = file.stat()
-        return _digest(file, status.st_size, status.st_mtime_ns)
+        with open_regular_file(file) as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError:
         return ""
-
-
-@functools.cache  # a call asks several times
-def _digest(file: Path, size: int, time_ns: int) -> str:
-    hasher = hashlib.sha256()
-    with open_regular_file(file) as content:
-        while block := content.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()

@@ -43,18 +43,19 @@ def quickstart(config: QuickstartConfig) -> None:
     """
     folder = Path(config.output_dir)
     with sole_quickstart(folder):
-        number = round_to_run(folder, fingerprint=source_fingerprint(config))
+        fingerprint = source_fingerprint(config)
+        number = round_to_run(folder, fingerprint=fingerprint)
         if number == 1:
-            _run_first(config, folder)
+            _run_first(config, folder, fingerprint=fingerprint)
         else:
-            _run_round(config, folder, number)
+            _run_round(config, folder, number, fingerprint=fingerprint)
 
 
-def _run_first(config: QuickstartConfig, folder: Path) -> None:
+def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str) -> None:
     start_time, state = time.monotonic(), State(folder / STATE, asdict(config))
     refuse_foreign_output(folder)
     weights = weights_of_run(config, folder, state=state)
-    images = source_folder(config, folder, state=state)
+    images = source_folder(config, folder, fingerprint=fingerprint, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
@@ -79,7 +80,7 @@ def _run_first(config: QuickstartConfig, folder: Path) -> None:
     )
 
 
-def _run_round(config: QuickstartConfig, top: Path, number: int) -> None:
+def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint: str) -> None:
     """Continue from the present model on changed images or labels; export the new model unless it is worse."""
     present, output = present_round(top, before=number), round_folder(top, number)
     start = round_folder(top, present)
@@ -87,7 +88,7 @@ def _run_round(config: QuickstartConfig, top: Path, number: int) -> None:
     claim_folder(top / "rounds")
     state = State(claim_folder(output) / STATE, asdict(config))
     print(f"round {number}: continues from the model of round {present} with the changed images and labels")
-    images = source_folder(config, top, state=state)
+    images = source_folder(config, top, fingerprint=fingerprint, state=state)
     earlier = [round_folder(top, each) for each in range(1, number)]
 
     def convert() -> None:
