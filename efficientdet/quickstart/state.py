@@ -165,7 +165,10 @@ def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None
 def _content(file: Path) -> str:
     """Return the hash of a file; empty for an unreadable one, which converters report."""
     try:
+        hasher = hashlib.sha256()
         with open_regular_file(file) as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
+            while block := content.read(1 << 20):
+                hasher.update(block)
+        return hasher.hexdigest()
     except OSError:
         return ""
