@@ -13,6 +13,7 @@ from efficientdet.run_log.journal import (
     Stopwatch,
     average_speed,
     read_curves,
+    read_intervals,
 )
 from efficientdet.run_log.loggers import Logger
 
@@ -145,6 +146,18 @@ def test_average_speed_of_few_intervals():
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
     few = [Interval(step, step + 1, 8, 2.0 if step else 60.0) for step in range(6)]
     assert average_speed(few) == Speed(4.0, 2.0, 2.0, 2.0)  # without the compilation
+
+
+def test_intervals_are_read_as_they_were_written(tmp_path):
+    written = [Interval(0, 1, 8, 1 / 3, 0.1), Interval(1, 4, 24, 2.5)]
+    with Journal(tmp_path) as journal:
+        for interval in written:
+            journal.interval(interval)
+            journal.log((), {"loss": 1.0})
+    with (tmp_path / "time_log.txt").open("a") as log:
+        log.write('DLLL {"step": "PARAM')
+    assert read_intervals(tmp_path / "time_log.txt") == written
+    assert read_intervals(tmp_path / "nosuch.txt") == []
 
 
 def test_finish_and_validation(tmp_path, capsys):

@@ -64,15 +64,17 @@ class Speed(NamedTuple):
     p95: float
 
 
-def average_speed(intervals: Sequence[Interval]) -> Speed | None:
+def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
     """Return images per second, and mean and percentiles of seconds per step; None without intervals.
 
-    The first tenth of the intervals is left out, and always the first of several, which compiles.
+    The first `dropped` intervals are left out (None: the first tenth, and always the first of several, which compiles).
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
     """
-    measured = intervals[max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0) :]
+    if dropped is None:
+        dropped = max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0)
+    measured = intervals[dropped:]
     seconds = sum(interval.seconds for interval in measured)
     if seconds <= 0:
         return None
@@ -231,6 +233,15 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
         for step, tag, value in _points(entry):
             curves.setdefault(tag, {})[step] = value
     return {tag: sorted(points.items()) for tag, points in curves.items()}
+
+
+def read_intervals(path: str | Path) -> list[Interval]:
+    """Return the intervals of a log in order."""
+    return [
+        Interval(data["steps"][0], data["steps"][1], data["images"], data["seconds"], data["input_seconds"])
+        for entry in read_log(path)
+        if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])
+    ]
 
 
 def read_log(path: str | Path) -> Iterator[dict]:
