@@ -18,17 +18,10 @@ def _options() -> dict[str, Any]:
     return {"use_bias": True, "kernel_initializer": keras.initializers.VarianceScaling(1.0, "fan_in", "uniform")}
 
 
-def build_feature_pyramid(
-    features: Sequence[Tensor], *, prefix: str = "", finer: Sequence[Tensor] = ()
-) -> list[Tensor]:
-    """Return a level for each of the features [B, h, w, C], finest first: [B, h, w, WIDTH].
-
-    `finer` features come before the others. Their layers have negative numbers, so that the other layers have the names
-    of a pyramid without them, and its weights.
-    """
-    numbers = range(-len(finer), len(features))
+def build_feature_pyramid(features: Sequence[Tensor], *, prefix: str = "") -> list[Tensor]:
+    """Return a level for each of the features [B, h, w, C], finest first: [B, h, w, WIDTH]."""
     merged: list[Tensor] = []
-    for number, feature in reversed(list(zip(numbers, [*finer, *features], strict=True))):
+    for number, feature in reversed(list(enumerate(features))):
         lateral = convolution(feature, WIDTH, 1, name=f"{prefix}inner_blocks.{number}", **_options())
         if merged:
             coarser = NearestResize(lateral.shape[1:3], name=f"{prefix}upsampled.{number}")(merged[-1])
@@ -36,7 +29,7 @@ def build_feature_pyramid(
         merged.append(lateral)
     return [
         convolution(level, WIDTH, 3, name=f"{prefix}layer_blocks.{number}", **_options())
-        for number, level in zip(numbers, reversed(merged), strict=True)
+        for number, level in enumerate(reversed(merged))
     ]
 
 

@@ -5,14 +5,12 @@ Killed processes cannot remove theirs, so the next process that writes into the 
 """
 
 import contextlib
-import ctypes
 import errno
 import hashlib
 import os
 import platform
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,6 @@ HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"  # in names of u
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
 _LONG_NAME = 128  # bytes; a file system allows 255, including the additions here
 _SECONDS_UNTIL_ABANDONED = 3600.0  # a running process of another host writes more often than this
-_CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
 
 
@@ -103,13 +100,6 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     except OSError:  # EPERM, ENOTSUP, EXDEV, EMLINK, ...: mounts differ in the error
         shutil.copyfile(source, target)
         flush_to_disk(target)
-
-
-def exchange(one: str | Path, other: str | Path) -> bool:
-    """Exchange two files or folders, so that each name exists at any moment; return False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    names = os.fsencode(one), os.fsencode(other)
-    return rename is not None and rename(_CURRENT_FOLDER, names[0], _CURRENT_FOLDER, names[1], _EXCHANGE) == 0
 
 
 def flush_to_disk(path: str | Path) -> None:

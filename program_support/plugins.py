@@ -29,10 +29,14 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     },
     "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
     "efficientdet.families": {
+        "retinanet": "efficientdet.plugins.retinanet.family:FAMILY",
         "mask_rcnn": "efficientdet.plugins.mask_rcnn.family:FAMILY",
         "ssd": "efficientdet.plugins.ssd.family:FAMILY",
     },
-    "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
+    "efficientdet.published_files": {
+        "retinanet": "efficientdet.plugins.retinanet.presets:PUBLISHED_FILES",
+        "mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES",
+    },
     "efficientdet.onnx": {
         "model": "efficientdet.plugins.onnx.model:onnx_model",
         "quantization": "efficientdet.plugins.onnx.quantization:quantized",
@@ -49,7 +53,11 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "web": "efficientdet.plugins.small_devices.formats:WEB",
         "cvat": "efficientdet.plugins.small_devices.formats:CVAT",
     },
-    "efficientdet.weight_readers": {"torch": "efficientdet.plugins.torch_weights.torch_files:READER"},
+    "efficientdet.efficientnet_weights": {"torch": "efficientdet.plugins.torch_weights.efficientnets:WEIGHTS"},
+    "efficientdet.weight_readers": {
+        "safetensors": "efficientdet.plugins.torch_weights.safetensors_files:READER",
+        "torch": "efficientdet.plugins.torch_weights.torch_files:READER",
+    },
     "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},

@@ -10,8 +10,9 @@ import numpy as np
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.plugins.mask_rcnn import network as mask_rcnn
+from efficientdet.plugins.retinanet import network as retinanet
 from efficientdet.plugins.ssd import network as ssd
-from model import feature_pyramid, resnet, retinanet
+from model import feature_pyramid, resnet
 from model.detection_model import DetectionModel, named_variables, set_value
 from object_detection.structures import Batch, Objects
 

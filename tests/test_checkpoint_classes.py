@@ -95,12 +95,6 @@ def test_names_from_a_file_beside_the_checkpoint(tmp_path, name, content):
     assert found.description.categories[4]["name"] == "eel"
 
 
-def test_the_folder_above_nvidias_averaged_weights_counts(tmp_path):
-    (tmp_path / "ema_weights").mkdir()
-    (tmp_path / "labels.txt").write_text("\n".join(PETS))
-    assert restored(nameless(tmp_path / "ema_weights", 5)).class_names.names == PETS
-
-
 @pytest.mark.parametrize(("ids", "rows"), [((1, 2, 5), 5), ((1, 2, 4), 5), ((0, 4, 7), 3), ((3, 5, 9), 3)])
 def test_rows_are_those_of_the_category_ids_or_in_their_order(tmp_path, ids, rows):
     """google/automl's num_classes counts ids up to the largest one, in its VOC example one more."""
@@ -125,16 +119,6 @@ def test_names_for_another_number_of_rows_are_refused(tmp_path):
                 checkpoint_classes=ClassNames.numbered([*PETS, "fox", "gnu"]),
             )
         )
-
-
-def test_a_checkpoint_that_names_its_classes_is_not_renamed(tmp_path):
-    network = miniature_detector(2).network
-    arrays = {name: np.asarray(variable) for name, variable in named_variables(network).items()}
-    categories = ClassNames.numbered(["cat", "dog"]).to_categories()
-    description = Description(model_name="efficientdet-d0", hparams={}, categories=categories, weights="raw")
-    write_arrays(str(tmp_path / "ckpt"), arrays, description)
-    with pytest.raises(InputError, match=r"--class_names: names dog, cow, but .*ckpt is a checkpoint of cat, dog"):
-        read_source(str(tmp_path), class_names=ClassNames.numbered(["dog", "cow"]))
 
 
 def test_evaluation_takes_rows_in_the_order_of_the_data_and_says_so(tmp_path):
@@ -165,13 +149,6 @@ def test_fine_tuning_says_that_rows_without_names_are_taken_for_the_datas(tmp_pa
     bias = np.asarray(named_variables(network)[BIAS].value).reshape(9, 5)
     np.testing.assert_array_equal(bias[:, [0, 2]], np.tile(np.float32([4, 0]), (9, 1)))
     np.testing.assert_array_equal(bias[:, [1, 3, 4]], initial[:, [1, 3, 4]])
-
-
-def test_cocos_90_rows_are_not_90_classes_of_the_data(tmp_path):
-    data = ClassNames.numbered([*(f"kind {number}" for number in range(89)), "zebra"])
-    network = miniature_detector(90, seed=1).network
-    lines = load_matching_weights(network, read_source(nameless(tmp_path, 90)), family=FAMILY, class_names=data)
-    assert lines[1].startswith("class predictor: kept 1 of 90 class rows (zebra)")
 
 
 def test_a_file_for_another_number_of_rows_does_not_stop_fine_tuning(tmp_path):

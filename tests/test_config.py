@@ -6,7 +6,6 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
-    records_of,
     writable_file,
     writable_folder,
 )
@@ -87,11 +86,6 @@ def test_evaluations_after_listed_epochs():
     assert not config(eval_epochs=(40,), val_records=()).evaluates_after(40)
 
 
-def test_no_evaluation_without_validation_records():
-    assert config(val_records=()).evaluates is False
-    assert not config(val_records=(), checkpoint_period=1).evaluates_after(1)
-
-
 def test_folders_of_outputs_are_created_and_left_empty(tmp_path):
     assert writable_folder(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
     assert writable_file(str(tmp_path / "c" / "d"), "f") == str(tmp_path / "c" / "d")
@@ -113,14 +107,6 @@ def test_existing_checkpoint_and_backbone(tmp_path):
     for wrong in ("b1.h5", "b1", "Imagenet"):
         with pytest.raises(InputError, match=f"--backbone_init={tmp_path}/{wrong}: there is no"):
             existing_backbone(str(tmp_path / wrong))
-
-
-def test_records_are_sorted(tmp_path):
-    for number in (1, 0):
-        (tmp_path / f"train-{number:05d}-of-00002.tfrecord").touch()
-    assert records_of(f"{tmp_path}/train-*", "f") == tuple(
-        f"{tmp_path}/train-{number:05d}-of-00002.tfrecord" for number in (0, 1)
-    )
 
 
 def test_class_names(tmp_path):

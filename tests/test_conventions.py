@@ -66,11 +66,6 @@ def nvidias(prefix, arrays=None):
     return str(prefix)
 
 
-def test_without_a_checkpoint_nothing_changes(tmp_path):
-    start = config(tmp_path)
-    assert logged(with_conventions_of_start, start) == (start, [])
-
-
 def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     found, lines = logged(
         with_conventions_of_start, config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "emackpt-10"))
@@ -102,11 +97,6 @@ def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
     start = config(tmp_path / "out", backbone_init=start.backbone_init, overrides={"conv_padding": "symmetric"})
     with pytest.raises(InputError, match=r"was trained, as far as its arrays show, with conv_padding same; --hparams"):
         logged(with_conventions_of_start, start)
-
-
-def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
-    found, _ = logged(with_conventions_of_start, config(tmp_path / "out", backbone_init=nvidias(tmp_path / "ckpt")))
-    assert conventions(found.hparams) == (hyperparameters_of("efficientdet-d0", {}).aspect_ratios, 2, True, False)
 
 
 @pytest.mark.parametrize(("key", "value"), [("fusion_relu", True), ("anchor_scale", 2.0), ("mean_rgb", 127.0)])

@@ -1,6 +1,5 @@
 """Weights by hf://USER/NAME: the real huggingface_hub and a server of this machine that answers as the Hub does."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -47,20 +46,6 @@ def test_a_file_of_a_repository(hub):
         local_path("hf://somebody/several")
     with pytest.raises(InputError, match=r"c.pth: has no c.pth; it has a.pth, old/b.pth, b.pth$"):
         local_path("hf://somebody/several/c.pth")
-
-
-def test_weights_in_parts(hub, tmp_path):
-    """As safetensors of several files: any part, or their index, names all."""
-    files = {f"model-0000{number}-of-00002.safetensors": save({f"a{number}": np.ones(number)}) for number in (1, 2)}
-    index = json.dumps({"weight_map": {f"a{number + 1}": name for number, name in enumerate(files)}}).encode()
-    hub.repositories["somebody/parts"] = {**files, "model.safetensors.index.json": index}
-    first, second = files
-    repository = Path(local_path("hf://somebody/parts")).parent
-    for name in ("hf://somebody/parts", f"hf://somebody/parts/{first}", f"{repository}/model.safetensors.index.json"):
-        assert {key: values.size for key, values in read_source(name).arrays.items()} == {"a1": 1, "a2": 2}
-    (tmp_path / first).write_bytes(files[first])
-    with pytest.raises(InputError, match=f"{second}: cannot be read .No such file or directory"):
-        read_source(str(tmp_path / first))
 
 
 def test_a_checkpoint_of_this_project(hub, tmp_path):

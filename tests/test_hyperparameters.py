@@ -68,13 +68,6 @@ def test_checkpoints_of_removed_hyperparameters_are_read(model, published, train
         hyperparameters_of(model, {"hue": 0.1})
 
 
-def test_defaults_of_the_reference():
-    d0 = hyperparameters_of("efficientdet-d0", {})
-    assert (d0.alpha, d0.gamma, d0.delta, d0.box_loss_type, d0.weight_decay) == (0.25, 1.5, 0.1, "huber", 4e-5)
-    assert (d0.momentum, d0.clip_gradients_norm, d0.moving_average_decay, d0.num_epochs) == (0.9, 10.0, 0.9998, 300)
-    assert (d0.jitter_min, d0.jitter_max, d0.max_instances_per_image, d0.anchor_scale) == (0.1, 2.0, 100, 4.0)
-
-
 @pytest.mark.parametrize(
     ("name", "backbone", "size", "filters", "cells", "depth"),
     rows(r"""
@@ -105,20 +98,6 @@ def test_published_models(name, backbone, size, filters, cells, depth):
         found.fpn_cell_repeats,
         found.box_class_repeats,
     ) == (name, backbone, size, filters, cells, depth)
-
-
-def test_the_other_settings_of_lite_models():
-    for name, anchor_scale in (
-        ("lite0", 3.0),
-        ("lite1", 3.0),
-        ("lite2", 3.0),
-        ("lite3", 4.0),
-        ("lite3x", 3.0),
-        ("lite4", 4.0),
-    ):
-        found = hyperparameters_of(f"efficientdet-{name}", {})
-        assert (found.act_type, found.fpn_weight_method, found.survival_prob) == ("relu6", "sum", 0.8)
-        assert (found.mean_rgb, found.stddev_rgb, found.anchor_scale) == ((127.0,) * 3, (128.0,) * 3, anchor_scale)
 
 
 def test_mean_and_deviation_are_one_number_or_three():
@@ -199,8 +178,6 @@ def test_yaml_file(tmp_path):
             "nms_configs: {method: hard}\nnms_configs.method: gaussian\n",
             "'nms_configs.method' more than once .'hard', 'gaussian'",
         ),
-        ("a: !!timestamp 5", "is not YAML"),
-        ("a: !!bool x", "is not YAML"),
         ("a: !!python/name:os.system", "is not YAML"),
         ("a: &a [1]\nb: *a\n", "uses aliases"),
         ("a: " + "[" * 5000, "nested too deeply"),
@@ -261,16 +238,11 @@ def test_the_references_whole_default_configuration_is_taken(reference):
     rows(r"""
 data_format=channels_first | XLA chooses its own layout
 heads=object_detection*segmentation | no segmentation
-heads=segmentation | no segmentation
 fpn_config=mine | use fpn_name
-poly_lr_power=0.5 | no schedule is a polynomial
 mixed_precision=True | use --precision
 grid_mask=True | flipping, scaling and cropping
-strategy=tpu | Horovod
 drop_remainder=False | is full
 label_map=voc | stored with the records
-verbose=True | progress
-shuffle_buffer=64 | permutation
 """),
 )
 def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
@@ -283,11 +255,6 @@ def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, rea
 def test_a_gone_key_that_asks_for_nothing_is_passed_over():
     text = "data_format=channels_last,heads=object_detection,skip_mismatch=True,fpn_name=bifpn_dyn"
     assert with_overrides(EfficientDetHyperparameters(), parse_overrides(text)) == EfficientDetHyperparameters()
-
-
-def test_no_weight_method_is_the_fast_one_as_in_the_reference():
-    found = with_overrides(hyperparameters_of("efficientdet-d6", {}), parse_overrides("fpn_weight_method=None"))
-    assert (hyperparameters_of("efficientdet-d6", {}).fpn_weight_method, found.fpn_weight_method) == ("sum", "fastattn")
 
 
 def test_a_name_is_a_label_and_no_model():
@@ -378,30 +345,6 @@ def test_impossible_values_are_refused():
     assert refused == {key for key, kinds in keys().items() if kinds != (bool,)} - {"black_level"}
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"image_size": 32},
-        {"image_size": (33, 700)},
-        {"jitter_min": 1.0, "jitter_max": 1.0},
-        {"moving_average_decay": 0},
-        {"survival_prob": 1.0},
-        {"clip_gradients_norm": 0},
-        {"box_class_repeats": 0},
-        {"weight_decay": 0},
-        {"momentum": 0},
-        {"lr_warmup_epoch": 0, "lr_warmup_init": 0},
-        {"min_level": 2, "max_level": 8},
-        {"nms_configs.iou_thresh": 1},
-        {"nms_configs.score_thresh": 0},
-        {"box_loss_weight": 0, "iou_loss_type": "ciou"},
-        {"gamma": 0},
-    ],
-)
-def test_values_at_the_edge_are_taken(overrides):
-    assert with_overrides(EfficientDetHyperparameters(), overrides) is not None
-
-
 def test_the_names_are_those_that_the_parts_know():
     for names, key in (
         (bifpn.WEIGHT_METHODS, "fpn_weight_method"),
@@ -422,24 +365,17 @@ def test_the_names_are_those_that_the_parts_know():
         ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
         ("nms_configs.methode=hard", "nearest is nms_configs.method"),
         ("qqqqq=1", "qqqqq does not exist$"),
-        ("nms_configs.pyfunc=fast", "has been removed: suppression always runs"),
-        ("skip_mismatch=False", "has been removed"),
         ("model_name=efficientdet-d1", "use the flag --model_name"),
         ("nms_configs=hard", r"expected its keys, as in nms_configs\.method=gaussian$"),
         ("momentum={[]:1}", "expected float"),
-        ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
-        ("gridmask_on=True", "gridmask_on does not exist$"),
         ("momentum", "no.yaml|cannot be read"),
         ("momentum=", "expected comma-separated key=value"),
         (f"momentum={'9' * 400}", r"momentum is 9+\.\.\.9+; expected float$"),
         ("name=" + "x" * 1000 + ",momentum=", r"--hparams: 'momentum=' in 'name=x{50,60}\.\.\.x+,momentum='; expected"),
         ("momentum=0.9,alpha=1,momentum=0.8", "'momentum' more than once .0.9, 0.8."),
-        ("momentum=0.9,alpha", "'alpha' in"),
         ("momentum=high", "momentum is 'high'; expected float"),
         ("momentum=True", "momentum is True; expected float"),
         ("num_epochs=1.5", "num_epochs is 1.5; expected int"),
-        ("momentum=None", "momentum is None"),
-        ("aspect_ratios=a*b", "aspect_ratios"),
     ],
 )
 def test_wrong_override(text, message):
@@ -450,12 +386,6 @@ def test_wrong_override(text, message):
 def test_unknown_model_names_the_known_ones():
     with pytest.raises(InputError, match=re.escape("--model_name=efficientdet-d9: expected one of efficientdet-d0, ")):
         hyperparameters_of("efficientdet-d9", {})
-
-
-def test_image_sizes():
-    assert height_and_width(512) == (512, 512)
-    assert height_and_width("1920x1280") == (1280, 1920)  # width x height, as the reference writes it
-    assert height_and_width((1280, 1920)) == (1280, 1920)
 
 
 def test_aspect_ratios():

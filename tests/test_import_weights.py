@@ -3,7 +3,6 @@ import json
 import re
 from functools import partial
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -165,12 +164,6 @@ def in_layer_order(names):
     return sorted(names, key=place)
 
 
-def test_what_has_no_counterpart_keeps_its_name():
-    path = "backbone/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-    found = from_nvidia({path: 1, "segmentation/.ATTRIBUTES/VARIABLE_VALUE": 2}, ["efficientnet-b0/stem/conv2d/kernel"])
-    assert found == {"efficientnet-b0/stem/conv2d/kernel": 1, "segmentation": 2}
-
-
 # Whole checkpoints, on a miniature
 
 
@@ -284,21 +277,6 @@ def test_an_alias_of_no_class_is_an_error(network, alias):
         load_matching_weights(network, source, class_names=THREE, aliases=[alias])
 
 
-def test_as_many_classes_of_other_names_are_other_classes(network):
-    others = ClassNames((1, 2, 3), ("red", "green", "blue"))
-    source = Source("some/ckpt", arrays_like(network), description_of(others))
-    with pytest.raises(InputError, match="red, green, blue"):
-        load_weights(network, source, class_names=THREE)
-    assert "starts from scratch" in load_matching_weights(network, source, class_names=THREE)[1]
-
-
-def test_the_same_classes_are_all_kept(network):
-    arrays = arrays_like(network)
-    lines = load_matching_weights(network, Source("some/ckpt", arrays, description_of(THREE)), class_names=THREE)
-    assert lines == [f"all {len(arrays)} weights from some/ckpt"]
-    assert_holds(network, arrays)
-
-
 def test_the_backbone_alone(network):
     arrays, before = arrays_like(network, num_classes=50), values_of(network)
     lines = load_backbone(network, Source("some/ckpt", arrays, None))
@@ -309,21 +287,6 @@ def test_the_backbone_alone(network):
     del arrays[f"{MINIATURE_BACKBONE}/blocks_0/conv2d/kernel"]
     with pytest.raises(InputError, match="blocks_0/conv2d/kernel is missing"):
         load_backbone(network, Source("some/ckpt", arrays, None))
-
-
-def test_a_network_without_a_backbone_loads_none(network):
-    """Its layers would have to be called so; a load of nothing is no load."""
-    other = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Conv2D(2, 1, name="resnet50.stem.conv2d")])
-    with pytest.raises(InputError, match=r"no backbone weights to load; its first weights are resnet50"):
-        load_backbone(other, Source("some/ckpt", arrays_like(network), None))
-
-
-def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
-    with pytest.raises(InputError, match="nowhere"):
-        read_source(str(tmp_path / "nowhere"))
-    (tmp_path / "broken.index").write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="broken"):
-        read_source(str(tmp_path / "broken"))
 
 
 @pytest.mark.parametrize("file", ["torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch.safetensors"])

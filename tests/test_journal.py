@@ -12,7 +12,6 @@ from efficientdet.run_log.journal import (
     Speed,
     Stopwatch,
     average_speed,
-    input_stall,
     read_curves,
     read_intervals,
 )
@@ -99,14 +98,6 @@ def test_the_lines_of_a_run(tmp_path, capsys):
         "epoch_finished": {"epoch": 2},
     }
     assert logger.is_closed
-
-
-def test_each_line_stands_before_the_next_is_written(tmp_path):
-    journal = Journal(tmp_path, units={})
-    journal.log(1, {"loss": 2.0})
-    journal.curves(1, {"loss": 2.0})
-    assert [line["data"] for line in parsed(tmp_path / "time_log.txt")] == [{"loss": 2.0}] * 2
-    journal.close()
 
 
 def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
@@ -259,20 +250,3 @@ def test_waiting_for_input_is_a_share_of_the_steps_alone():
             pass
     assert watch.recent_share("input") == 0.25
     assert watch.totals()["evaluation"] == 980.0
-
-
-def test_a_failing_block_counts():
-    times = iter([0.0, 2.0])
-    watch = Stopwatch(clock=lambda: next(times))
-    with pytest.raises(KeyError), watch.measuring("compute"):
-        raise KeyError
-    assert watch.totals() == {"compute": 2.0}
-
-
-def test_nothing_measured():
-    assert Stopwatch().recent_share("input") == 0.0
-
-
-def test_a_training_that_waits_is_told_why():
-    assert input_stall(0.1) == ""
-    assert input_stall(0.37).startswith("waiting for input 37% of the time: decoding")

@@ -4,11 +4,9 @@ import pytest
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.optimization.optimizer import (
-    SGD,
     Packing,
     WeightAverage,
     build_optimizer,
-    global_norm,
     weights_rate_factors,
 )
 from program_support.errors import InputError
@@ -49,19 +47,6 @@ def test_clips_each_then_all_by_hand():
     first, second = updates([[30.0, 40.0], [10.0]], 10.0)
     np.testing.assert_allclose(first, np.array([6.0, 8.0]) / np.sqrt(2), rtol=1e-6)
     np.testing.assert_allclose(second, [10.0 / np.sqrt(2)], rtol=1e-6)
-
-
-def test_small_gradients_are_left_as_they_are():
-    for gradient, found in zip([[3.0, 4.0], [-5.0], [0.0]], updates([[3.0, 4.0], [-5.0], [0.0]], 10.0), strict=True):
-        np.testing.assert_array_equal(found, gradient)
-
-
-def test_no_clipping():
-    np.testing.assert_array_equal(updates([[3000.0, 4000.0]], 0.0)[0], [3000.0, 4000.0])
-
-
-def test_global_norm():
-    assert float(global_norm([np.float32([3.0]), np.float16([[4.0]])])) == 5.0
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
@@ -180,14 +165,6 @@ def test_the_scale_doubles_after_two_thousand_good_steps():
     assert (float(optimizer.dynamic_scale), int(optimizer.good_steps)) == (2.0**15, 0)
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_no_loss_scale_without_float16(precision):
-    optimizer, _ = built([[1.0]], precision=precision)
-    assert isinstance(optimizer, SGD)
-    assert not optimizer.scales_loss
-    assert set(optimizer.variables) == {"Momentum", "iterations"}
-
-
 def test_comes_back_as_it_was():
     arrays = [np.float32([[1, 2], [3, 4]]), np.float32(5), np.float32([6, 7, 8])]
     packing = Packing([array.shape for array in arrays])
@@ -198,20 +175,6 @@ def test_comes_back_as_it_was():
         np.testing.assert_array_equal(copied, array)
         assert copied.shape == array.shape
     assert packing.size == 8
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (0,)])
-def test_one_tensor(shape):
-    packing = Packing([shape])
-    [again] = packing.unpack(packing.pack([np.ones(shape, np.float32)]))
-    assert tuple(again.shape) == shape
-
-
-def test_short_floats_become_the_type_asked_for():
-    packing = Packing([(2,), (1,)])
-    packed = packing.pack([np.float16([1.5, 2.5]), np.float32([3.0])])
-    assert keras.backend.standardize_dtype(packed.dtype) == "float32"
-    np.testing.assert_array_equal(np.asarray(packed), [1.5, 2.5, 3.0])
 
 
 def test_against_a_plain_loop():
@@ -247,9 +210,3 @@ def test_skipped_step_with_weights_that_are_not_finite():
     weight.assign([np.nan])  # batch statistics of a step that overflowed
     average.update(3, applied=False)
     assert np.asarray(average.averages[0]) == 1.0
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_average_of_short_floats_is_float32(dtype):
-    average = WeightAverage([keras.Variable(np.ones(2, np.float32), dtype=dtype)], decay=0.9)
-    assert average.packed.dtype == "float32"

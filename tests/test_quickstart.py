@@ -1,6 +1,5 @@
 """The quick start: choices, steps, repeated calls, errors; test_page_commands.py runs all of it in miniature."""
 
-import functools
 import json
 import os
 import re
@@ -16,24 +15,20 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 from labeled import healthy
-from safetensors.numpy import save_file
 from stored_miniature import store_miniature
 
 from dataset.synthetic import draw_data_set
 from efficientdet import load_detector
-from efficientdet.families import registry
 from efficientdet.families.published_files import published_files
-from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
+from efficientdet.families.registry import family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, plan, steps
+from efficientdet.quickstart import choices, chosen_settings, initial_weights, steps
 from efficientdet.quickstart.choices import StepTime
+from efficientdet.quickstart.chosen_settings import shown_images, tile_settings
 from efficientdet.quickstart.output_folder import sole_quickstart
-from efficientdet.quickstart.plan import shown_images, tile_settings
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import quickstart
-from efficientdet.weights.downloads import local_path
-from model.detection_model import named_variables
 from program_support.claimed_outputs import MARKER
 from program_support.errors import InputError
 
@@ -108,7 +103,7 @@ def test_the_side_is_one_at_which_objects_match_anchors():
     side, why = choices.image_side(640, 256, limits, usable=192)
     assert side == 192
     assert why == "the smallest at which objects match anchors; the steps needed for a good AP exceed the time limit"
-    assert choices.seconds_of_trainings(None, limits, 192) == pytest.approx(562 * 0.5625)
+    assert limits.required_steps(192) == 562
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
@@ -144,11 +139,6 @@ def test_the_time_of_training_is_what_the_other_steps_leave(capsys):
     assert "warning" not in capsys.readouterr().out
     choices.training_minutes(3, others=165.6)
     assert "--minutes=3 is too short for this machine; it will take 3.1\n" in capsys.readouterr().out
-
-
-def test_a_step_with_a_fixed_share():
-    step_time = StepTime(seconds=4.0, side=256, batch_size=4, accelerated=False, fixed_share=0.75)
-    assert [step_time.at(side) for side in (128, 256, 512)] == [3.25, 4.0, 7.0]
 
 
 def test_a_smaller_input_first():
@@ -229,9 +219,9 @@ def programs(tmp_path, monkeypatch):
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75, "mask_numbers": {"AP": 0.25, "AP50": 0.625}}')
 
-    for module in (steps, chosen_settings, plan):
+    for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run)
-    monkeypatch.setattr(plan, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    monkeypatch.setattr(chosen_settings, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     return calls, fails
 
 
@@ -392,27 +382,15 @@ def is_inside(point, box):
     return all(start <= at <= start + side for at, start, side in zip(point, box[:2], box[2:], strict=True))
 
 
-def test_weights_of_a_file(programs, tmp_path, monkeypatch, capsys):
-    """Of Google's EfficientNet-Lite0, from an installed package, and of a detector that has nothing else."""
+def test_weights_by_name_or_path(programs, tmp_path, monkeypatch):
     calls, _ = programs
-    monkeypatch.setattr(registry, "build_detector", functools.cache(build_detector))
-    backbone = local_path("efficientnet-lite0")
-    quickstart(config(tmp_path / "backbone", model_name="efficientdet-lite0", weights=backbone))
-    assert f"initial weights: backbone of --weights={backbone}" in capsys.readouterr().out
-    assert calls[-3][1]["backbone_init"] == backbone
-    assert "label_assignment=task_aligned," in calls[-3][1]["hparams"]
-    network = build_detector(hyperparameters_of("efficientdet-lite0", {}), num_classes=2).network
-    arrays = {name: variable.numpy() for name, variable in named_variables(network).items()}
-    save_file(arrays, tmp_path / "detector.safetensors")
-    detector = str(tmp_path / "detector.safetensors")
-    quickstart(config(tmp_path / "detector", model_name="efficientdet-lite0", weights=detector))
-    assert calls[-3][1]["pretrained_ckpt"] == detector
-    for weights in (backbone, detector):  # of another model
-        with pytest.raises(
-            InputError, match=rf"^--weights: {weights}.*expected weights of --model_name=efficientdet-d0"
-        ):
-            quickstart(config(tmp_path / "other", weights=weights))
-        assert not (tmp_path / "other" / "records").exists()
+    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if they were downloaded
+    Path("detector.safetensors").touch()
+    for number, (weights, flag) in enumerate(
+        (("efficientnet-lite0", "backbone_init"), ("detector.safetensors", "pretrained_ckpt"))
+    ):
+        quickstart(config(tmp_path / str(number), model_name="efficientdet-lite0", weights=weights))
+        assert calls[-3][1][flag] == weights
 
 
 def test_the_model_of_the_weights(tmp_path, monkeypatch):
@@ -438,7 +416,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
-    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(4))
+    monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
     printed = capsys.readouterr().out
@@ -449,7 +427,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
-    monkeypatch.setattr(plan, "smallest_usable_size", first_usable(None))
+    monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(None))
     with pytest.raises(InputError, match=r"match no anchor at any input up to 640x\d+ pixels.*--hparams=image_size="):
         quickstart(config(tmp_path / "none", **wanted))
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor"]  # none but the timing
@@ -469,7 +447,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (initial_weights, plan):  # as if it were downloaded
+    for module in (initial_weights, chosen_settings):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
@@ -620,7 +598,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
         refusals.append(str(caught.value))
         run(module, settings)
 
-    for module in (steps, chosen_settings, plan):
+    for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
     assert len(refusals) == 6  # convert, time, doctor, train, eval, export

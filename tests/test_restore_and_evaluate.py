@@ -13,9 +13,7 @@ from miniature import miniature_detector
 from PIL import Image
 
 import efficientdet
-from dataset import create_tfrecord
-from dataset.class_names import COCO_2017, ClassNames
-from dataset.conversion.conversion_options import ConvertOptions
+from dataset.class_names import ClassNames
 from dataset.input.pipeline import InputConfig, evaluation_dataset
 from dataset.input.resize import letterbox
 from dataset.records.record_index import index_records
@@ -26,7 +24,6 @@ from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.distributed import World
 from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, with_category_ids
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
@@ -125,53 +122,10 @@ def test_another_model_by_name_is_refused(checkpoint):
         restored(checkpoint, model_name="efficientdet-d1", model_name_given=True)
 
 
-def test_a_label_is_no_model(drawn, tmp_path):
-    write_arrays(
-        str(tmp_path / "ckpt"),
-        values(miniature_detector(len(drawn.class_names))),
-        describe(drawn.class_names, hparams={**HPARAMS.to_dict(), "name": "mine"}),
-    )
-    found = restored(str(tmp_path))
-    assert (found.hparams.name, found.hparams.model_name, found.hparams.image_size) == ("mine", "efficientdet-d0", 64)
-    assert (found.description.model_name, found.description.hparams["name"]) == ("efficientdet-d0", "mine")
-
-
 def test_overrides_may_say_the_classes_as_the_reference_counts_them(checkpoint):
     assert len(restored(checkpoint, overrides={"num_classes": 91}).class_names) == 5
     with pytest.raises(InputError, match="num_classes is 4; the checkpoint has 5 classes"):
         restored(checkpoint, overrides={"num_classes": 4})
-
-
-def test_other_classes_are_refused(checkpoint):
-    with pytest.raises(InputError, match="its classes are ball, fish, tree, pencil, star; those of the data are cow"):
-        restored(checkpoint, class_names=ClassNames((1,), ("cow",)))
-
-
-def test_missing_weight_is_named(drawn, tmp_path):
-    arrays = values(miniature_detector(len(drawn.class_names)))
-    del arrays["box_net/box-0/bias"]
-    write_arrays(str(tmp_path / "ckpt"), arrays, describe(drawn.class_names))
-    with pytest.raises(InputError, match="box_net/box-0/bias is missing"):
-        restored(str(tmp_path / "ckpt"))
-
-
-def test_checkpoint_without_description_takes_the_classes_of_the_data(tmp_path):
-    names = ClassNames((4, 5, 6), ("a", "b", "c"))
-    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(3)), describe(names))
-    (tmp_path / "ckpt.json").unlink()
-    found = restored(str(tmp_path), class_names=names, overrides={"image_size": 64})
-    assert (found.class_names, found.description.global_step) == (names, 0)
-
-
-def test_ninety_rows_without_description_are_coco(tmp_path):
-    wide = values(miniature_detector(90))
-    write_arrays(str(tmp_path / "ckpt"), wide, describe(COCO_2017))
-    (tmp_path / "ckpt.json").unlink()
-    found = restored(str(tmp_path), overrides={"image_size": 64})
-    assert found.class_names == COCO_2017
-    bias = wide["class_net/class-predict/bias"].reshape(-1, 90)
-    rows = [category_id - 1 for category_id in COCO_2017.category_ids]
-    np.testing.assert_array_equal(values(found.detector)["class_net/class-predict/bias"].reshape(-1, 80), bias[:, rows])
 
 
 # evaluate
@@ -232,13 +186,6 @@ def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
         with pytest.raises(InputError, match=re.escape(reason)) as caught:
             evaluator.evaluate(with_masks)
         assert str(caught.value).startswith(f"{tmp_path / 'val.json'}: annotations[1] of image ")
-
-
-def test_samples(drawn):
-    config = inputs(drawn)
-    batches = evaluation_dataset(index_records(drawn.records("val")), config, samples=4)
-    rows = detect_all(perfect_predict(drawn, config), batches, class_names=drawn.class_names)
-    assert len(rows.evaluated_ids) == 4
 
 
 def test_categories_must_have_the_same_names(drawn):
@@ -425,12 +372,6 @@ def test_an_image_alone_has_the_detections_that_it_has_among_others(checkpoint, 
         np.testing.assert_allclose([result[key] for result in alone], [result[key] for result in among], atol=tolerance)
 
 
-def test_nothing_readable(checkpoint, tmp_path):
-    (tmp_path / "broken.jpg").write_text("no image")
-    with pytest.raises(InputError, match="none of 1 images could be decoded"):
-        annotate(annotation([tmp_path / "broken.jpg"], tmp_path / "out", ckpt_path=checkpoint))
-
-
 @pytest.mark.parametrize(
     ("stored", "told", "drawn_scores"),
     [
@@ -459,29 +400,6 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(
     found = json.loads((tmp_path / "coco.json").read_text())["annotations"]
     assert [entry["score"] for entry in found] == pytest.approx(drawn_scores)
     assert f"score threshold: {told}" in capsys.readouterr().out
-
-
-def test_the_detections_of_infer_can_be_converted_and_trained_on(checkpoint, drawn, tmp_path):
-    images = sorted((drawn.folder / "val").glob("*.jpg"))
-    annotate(annotation(images, tmp_path, ckpt_path=checkpoint, format=("coco",)))
-    labels, records = tmp_path / "coco.json", tmp_path / "records"
-    reports = create_tfrecord.convert_labels(
-        ConvertOptions(images=str(drawn.folder / "val"), annotations=str(labels), output_dir=str(records))
-    )
-    written = json.loads(labels.read_text())
-    assert sum(report.images for report in reports.values()) == len(images)
-    assert sum(report.boxes for report in reports.values()) == len(written["annotations"]) > len(images)
-
-
-def test_batch_size_of_an_evaluation_is_per_device(checkpoint, drawn, monkeypatch):
-    def refuse(index, inputs, **_):
-        raise InputError(f"{inputs.batch_size} images")
-
-    monkeypatch.setattr(evaluate, "join_world", lambda: World(devices=2))
-    monkeypatch.setattr(evaluate, "evaluation_dataset", refuse)
-    model = ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False)
-    with pytest.raises(InputError, match=r"^6 images"):
-        evaluate_checkpoint(EvaluationConfig(model=model, records=drawn.records("val"), batch_size=3))
 
 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
@@ -561,8 +479,3 @@ def test_exported_model_takes_images_of_any_size(exported, drawn, shape):
         np.testing.assert_array_equal(found["count"], np.asarray(wanted.valid).sum(axis=1))
         ids = np.array(drawn.class_names.category_ids)[np.asarray(wanted.classes)]
         np.testing.assert_array_equal(found["classes"][:, :5], ids[:, :5])
-
-
-def test_no_saved_model_of_ours(tmp_path):
-    with pytest.raises(InputError, match="is not a complete SavedModel of this project"):
-        load_saved_model(str(tmp_path))

@@ -255,15 +255,3 @@ def test_other_aspect_ratios():
 def test_what_is_no_aspect_ratio_is_refused(wrong):
     with pytest.raises(InputError, match=r"aspect_ratios is .*expected"):
         hyperparameters_of("retinanet-resnet18", {"aspect_ratios": wrong})
-
-
-def test_a_finer_level_keeps_the_weights_of_the_others():
-    published, finer = (detector_of(image_size=64, min_level=level) for level in (3, 2))
-    shapes = [{weight.path: tuple(weight.shape) for weight in one.network.weights} for one in (published, finer)]
-    assert shapes[0].items() < shapes[1].items()
-    assert len(shapes[1]) == len(shapes[0]) + 4  # kernel and bias of a lateral and an output convolution
-    hparams = hyperparameters_of(MODEL, {"image_size": 64, "min_level": 2})
-    grid = hparams.family.anchors(hparams)
-    logits, deltas = finer.network(np.zeros((1, 64, 64, 3), np.float32))
-    assert len(grid) == logits.shape[1] == deltas.shape[1]
-    assert float(grid.sides.min(axis=None)) == 12  # the flattest anchor of 16 pixels: 11.3, in even pixels

@@ -14,8 +14,7 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import state as training_state
 from efficientdet.training.reporter import Reporter
-from efficientdet.training.run import Run
-from efficientdet.training.time_budget import TimeBudget
+from efficientdet.training.run import Run, TimeBudget
 
 PEAK = HPARAMS["learning_rate"]
 

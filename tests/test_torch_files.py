@@ -19,7 +19,6 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.plugins.torch_weights import torch_files
 from efficientdet.weights.readers import reader_of
 from program_support.errors import InputError
 
@@ -105,14 +104,6 @@ def test_weights_inside_a_training_and_of_data_parallel():
     np.testing.assert_array_equal(found["bn.running_var"], np.ones(3, np.float32))
 
 
-def test_a_file_made_by_hand_is_read(file):
-    value = dictionary(a=tensor(), b=tensor((2, 2), (1, 3), 1), c=tensor((), (), 5), d=tensor((0, 3), (3, 1)))
-    found = read(file(zipped(value)))
-    np.testing.assert_array_equal(found["a"], SIX)
-    np.testing.assert_array_equal(found["b"], [[1, 4], [2, 5]])
-    assert (found["c"].shape, found["c"].item(), found["d"].shape) == ((), 5.0, (0, 3))
-
-
 @pytest.mark.parametrize("wrapper", ["model", "state_dict", "model_state_dict"])
 def test_one_level_around_the_weights_is_taken_off(file, wrapper):
     assert [*read(file(zipped(dictionary(epoch=integer(3), **{wrapper: dictionary(a=tensor())}))))] == ["a"]
@@ -181,12 +172,6 @@ def test_byte_order_of_the_writer(file):
         read(file(zipped(dictionary(a=tensor()), members={"archive/byteorder": b"middle"})))
 
 
-def test_brain_floats_become_floats(file):
-    of = storage(3, kind="BFloat16Storage")
-    found = read(file(zipped(dictionary(a=tensor((3,), of=of)), numbers=struct.pack("<3H", 0x3F80, 0xC040, 0x7F80))))
-    np.testing.assert_array_equal(found["a"], np.float32([1, -3, np.inf]))
-
-
 @pytest.mark.parametrize(
     ("value", "asked"),
     [
@@ -197,8 +182,6 @@ def test_brain_floats_become_floats(file):
         (b"(" + named("os", "system") + text("touch touched") + b"o", "os.system"),
         (named("torch.storage", "_load_from_bytes"), "torch.storage._load_from_bytes"),
         (named("torch", "ComplexFloatStorage"), "torch.ComplexFloatStorage"),
-        (named("torch._utils", "_rebuild_qtensor"), "torch._utils._rebuild_qtensor"),
-        (b"\x82\x01", "EXT1"),
         (b"\x8f", "EMPTY_SET"),
     ],
 )
@@ -217,13 +200,10 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (dictionary(a=integer(3)), "its entry 'a' is a int"),
         (b"}", "holds nothing"),
         (tensor(), "holds a Tensor"),
         (b"}" + integer(1) + tensor() + b"s", "its entry 1 is a Tensor"),
-        (b"}" + tuple_of(integer(1)) + tensor() + b"s", "key that is a tuple"),
         (dictionary(a=tensor() + b"}b"), "gives a tensor attributes"),
-        (dictionary(a=integer(1) + b"}b"), "gives a state to a int"),
         (dictionary(a=call(integer(1))), "'int' object is not callable"),
         (dictionary(a=call(named("torch", "FloatTensor"))), "a tensor without numbers"),
         (dictionary(a=tensor(metadata=dictionary(neg=b"\x88"))), "metadata {'neg': True}"),
@@ -235,15 +215,8 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
         (dictionary(a=tensor(of=storage(2**60))), "has 24 bytes; expected 4611686018427387904 bytes"),
         (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
         (dictionary(a=tensor((7,))), "expected a view of its storage of 6 numbers"),
-        (dictionary(a=tensor((2,), offset=5)), "expected a view of its storage"),
         (dictionary(a=tensor((2**40,), (0,))), "expected at most the"),
-        (dictionary(a=tensor((0, 2**62), (1, 1))), "from 0 to 281474976710656"),
-        (dictionary(a=tensor((-1,))), "expected integers from 0"),
-        (dictionary(a=tensor((6,), offset=-1)), "expected integers from 0"),
-        (dictionary(a=tensor((6,), (1, 1))), "as many strides as dimensions"),
-        (dictionary(a=tensor((1,) * 17, (1,) * 17)), "as many strides as dimensions, at most 16"),
         (b"}r\xff\xff\xff\x7f", ""),  # a memo of 2^31 places
-        (b"\x8d" + struct.pack("<Q", 2**40) + b"text", ""),  # a text of 1 TB
         (b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1", ""),  # a number of 2 GB
         (b"\x95" + struct.pack("<Q", 2**60), ""),  # a frame
         (b"N" + b"0N" * 500_000, "has more than 1000000 operations"),
@@ -253,47 +226,21 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
             text("torch._utils") + text("_rebuild_tensor.__globals__") + b"\x93",
             "torch._utils._rebuild_tensor.__globals__",
         ),
-        (named("copyreg", "_reconstructor"), "refers to copyreg._reconstructor"),
-        (named("torch", "load"), "refers to torch.load"),
-        (call(call(ORDERED), text("x")), "'Dictionary' object is not callable"),
         (REBUILD + dictionary(__defaults__=tuple_of(integer(1))) + b"b", "gives a state to a function"),
-        (named("torch", "FloatStorage") + dictionary(number=text("O")) + b"b", "gives a state to a StorageKind"),
-        (storage() + dictionary(count=integer(2**40)) + b"b", "gives a state to a Storage"),
-        (b"N" + tuple_of(integer(1)) + b"Q", "has the persistent id (1,)"),
-        (LAUGHS + b"Q", "has the persistent id (("),
-        (tuple_of(text("storage"), LAUGHS, text("0"), text("cpu"), integer(6)) + b"Q", "has a storage ('storage', (("),
         (tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), HUGE) + b"Q", "ValueError"),
         (DEEP, "holds a tuple"),
-        (LAUGHS, "holds a tuple"),
-        (dictionary(a=LAUGHS), "its entry 'a' is a tuple"),
-        (b"}" + LAUGHS + b"Ns", "a key that is a tuple"),
-        (b"(" + LAUGHS + b"Nd", "a key that is a tuple"),
         (call(ORDERED, b"](" + tuple_of(LAUGHS, b"N") + b"e"), "a key that is a tuple"),
-        (b"(" + LAUGHS + b"\x91", "the operation FROZENSET"),
-        (b"}" + HUGE + b"Ns", "a key that is a int"),
-        (HUGE, "holds a int"),
         (
             dictionary(a=call(REBUILD, storage(), integer(0), tuple_of(HUGE), tuple_of(integer(1)))),
             "from 0 to 281474976710656",
         ),
-        (dictionary(a=call(REBUILD, storage(), LAUGHS, LAUGHS, LAUGHS)), "from 0 to 281474976710656"),
         (dictionary(a=call(REBUILD, *[b"N"] * 100_000)), "positional arguments"),
-        (b"\x96" + struct.pack("<Q", 2**40), "the operation BYTEARRAY8"),
-        (b"\x8e" + struct.pack("<Q", 2**40), "the operation BINBYTES8"),
-        (b"2" * 10, "the operation DUP"),
-        (b"\xff", "the operation 255"),
-        (b"", "IndexError"),
-        (b"h\7", "UnpicklingError"),
         (b"I" + b"9" * 100_000 + b"\n", "ValueError"),
         (b"\x80\x63", "unsupported pickle protocol"),
     ],
 )
 def test_wrong_content_is_told_in_one_line(tmp_path, value, message):
     assert message in message_of(tmp_path / "a.pth", zipped(value))
-
-
-def test_nothing_of_an_attack_stays_in_the_process():
-    assert read(TESTDATA / "torch_zip.pth")
 
 
 ONE = dictionary(a=tensor())
@@ -487,13 +434,3 @@ def test_attacks_in_a_tar_end_in_one_line(tmp_path):
         assert any(part in found for part in message.split("|")), found
     assert message_of(path, tar_of(storages=outside, pickle=outside)) is None  # only the last part of a name matters
     assert sorted(os.listdir(tmp_path)) == ["a.pth"]
-
-
-def test_what_is_no_file_is_told(tmp_path):
-    for path, message in (
-        (tmp_path, "is a folder"),
-        (tmp_path / "nowhere", "No such file"),
-        ("/dev/zero", "is a device"),
-    ):
-        with pytest.raises(InputError, match=message):
-            torch_files.read(path)

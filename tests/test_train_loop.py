@@ -15,11 +15,8 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature, miniature_detector
 from oracles import losses_of_batch
 from PIL import Image
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from dataset.class_names import ClassNames, read_class_names
-from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import letterbox
 from efficientdet.checkpoints import provenance, restore
@@ -27,7 +24,6 @@ from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
@@ -186,14 +182,6 @@ def test_files(unbroken):
     assert {file.name for file in folder.rglob(".*") if file.is_file()} == {".outputs_of_efficientdet.json"}
 
 
-def test_numbers(unbroken):
-    folder, numbers = unbroken
-    assert list(numbers) == list(MEASURE_NAMES)
-    stored = json.loads((folder / "metrics-final.json").read_text())
-    assert {name: stored[name] for name in MEASURE_NAMES} == numbers
-    assert stored["images"] == 6
-
-
 def test_configuration_and_classes_lie_beside(unbroken, drawn):
     folder, _ = unbroken
     stored = json.loads((folder / "config.json").read_text())
@@ -208,25 +196,6 @@ def test_configuration_and_classes_lie_beside(unbroken, drawn):
         description = read_description(str(folder / name))
         assert (description.weights, description.global_step) == (weights, step)
         assert ClassNames.from_categories(description.categories) == drawn.class_names
-
-
-def test_curves(unbroken):
-    [file] = unbroken[0].glob("events.out.tfevents.*")
-    found = {}
-    for event in EventFileLoader(str(file)).Load():
-        for value in event.summary.value:
-            found.setdefault(value.tag, []).append(event.step)
-    assert found["train/loss"] == [STEPS, 2 * STEPS, 3 * STEPS]
-    assert found["learning_rate"] == list(range(1, 3 * STEPS + 1))
-    assert found["validation/AP"] == [STEPS, 2 * STEPS, 3 * STEPS]
-    assert {
-        "train/cls_loss",
-        "train/box_loss",
-        "train/reg_l2_loss",
-        "train/gradient_norm",
-        "examples/sec",
-        "validation/cls_loss",
-    } <= found.keys()
 
 
 def test_average_differs_from_the_weights_and_is_what_is_stored(unbroken):
@@ -483,31 +452,6 @@ def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert beside["machine_multiply_adds_per_second"] > 0
     assert beside["peak_host_memory_bytes"] > 1e8
     assert beside["peak_device_memory_bytes"] is None
-
-
-def test_records_without_objects_are_refused(drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr(training_settings, "with_suggestions", with_suggestions)
-    convert(
-        read_coco(image_info_file=drawn.annotations("train")),
-        ConversionConfig(
-            image_folder=str(drawn.folder / "train"),
-            output_prefix=str(tmp_path / "bare"),
-            num_shards=1,
-            processes=1,
-            max_bad_fraction=0.0,
-        ),
-        log=lambda line: None,
-    )
-    with pytest.raises(InputError, match=r"bare-00000-of-00001.tfrecord: the \d+ images have no objects; expected"):
-        train(
-            config(
-                drawn,
-                tmp_path / "out",
-                records=(str(tmp_path / "bare-00000-of-00001.tfrecord"),),
-                verify_records="never",
-            )
-        )
-    assert not (tmp_path / "out").exists()
 
 
 def test_loss_that_is_not_finite_stops(drawn, tmp_path):
@@ -778,11 +722,6 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path, size):
     wanted = losses_of_batch(run.state.detector, batch, training=False)
     assert wanted.keys() == {"cls_loss", "box_loss", "reg_l2_loss"}
     assert losses == {name: pytest.approx(float(value), rel=1e-4) for name, value in wanted.items()}
-
-
-def test_two_rates_are_refused(drawn, tmp_path):
-    with pytest.raises(InputError, match="--lr and --lr_per_64 are both given"):
-        config(drawn, tmp_path, lr_per_64=0.08)
 
 
 def test_the_last_epochs_are_without_copy_paste(tmp_path, monkeypatch):

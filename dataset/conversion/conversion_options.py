@@ -104,7 +104,6 @@ def _is_grouping(text: str) -> bool:
         return False
 
 
-FoldCount = Annotated[int, between(2, 10)]
 GroupBy = Annotated[
     str | None,
     Limit(_is_grouping, f"{BY_FOLDER}, or a regular expression with one group, such as '([^_/]+)_[0-9]+'"),

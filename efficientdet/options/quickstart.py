@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from dataset.conversion.conversion_options import FoldCount, GroupBy
+from dataset.conversion.conversion_options import GroupBy
 from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
@@ -30,13 +30,6 @@ class QuickstartOptions:
             "create_tfrecord.py."
         ),
     ] = None
-    folds: Annotated[
-        FoldCount | None,
-        Help(
-            "Number of folds of a cross-validation, 2 to 10: within --minutes, a training without each fold, measured "
-            "on the images of the fold, and a final training on all images of train and val. Default: none."
-        ),
-    ] = None
     group_by: GroupBy = None
     max_bad_fraction: Annotated[
         Share | None,
@@ -61,7 +54,7 @@ class QuickstartOptions:
     weights: Annotated[
         str | None,
         Help(
-            f"Weights to start from, of a detector or a backbone: a name, a path, 'imagenet' for a backbone, or "
+            f"Weights to start from: a detector by its name or path, a backbone by its name, 'imagenet', or "
             f"{NO_WEIGHTS}. Default: the first that is present or can be downloaded of the published detector and its "
             "backbone, else random ones."
         ),

@@ -89,6 +89,9 @@ GONE = {
         ),
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
     },
+    "quickstart": {
+        "folds": Gone("a cross-validation by the quick start was removed; train.py trains on any records"),
+    },
     "inspector": {
         "debug": Gone(
             "it had no effect here; infer.py --debug and train.py --debug run step by step",

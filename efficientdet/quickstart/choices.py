@@ -1,7 +1,7 @@
 """Settings that a quick start chooses from the data and the measured speed, each with its reason."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,8 +23,6 @@ _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a sma
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
-# Of a training of a fold: seconds after the choice beyond --max_minutes, which includes a part of its start.
-_EACH_FOLD, _START_IN_LIMIT = 0.5, 0.7  # multiples of the seconds of a start
 _MIN_SHARE = 0.1  # share of the minutes that training gets
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
 CONTINUED_RATE = 0.3  # share of the first training's learning rate with which a round continues
@@ -96,16 +94,6 @@ def training_minutes(minutes: float, *, others: float) -> float:
     return seconds / 60
 
 
-def shares_of_folds(folds: int) -> float:
-    """Return the time of all trainings as a multiple of a fold's; the final one on all images takes k / (k - 1)."""
-    return folds + folds / (folds - 1)
-
-
-def seconds_of_folds(folds: int | None, start_seconds: float) -> float:
-    """Estimate the seconds of the folds except training: start and end of their programs, and the evaluation."""
-    return _EACH_FOLD * start_seconds * (folds + 1) if folds else 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """Time and required steps of a training.
@@ -122,13 +110,6 @@ class Budget:
     object_share: float | None
     min_side: int
     smaller_input_first: bool
-
-    def of_fold(self, folds: int | None) -> "Budget":
-        """Return the budget of the training of a fold, whose time limit includes a part of its start."""
-        if not folds:
-            return self
-        seconds = self.seconds / shares_of_folds(folds)
-        return replace(self, seconds=max(seconds - _START_IN_LIMIT * self.start_seconds, _MIN_SHARE * seconds))
 
     @property
     def is_long(self) -> bool:
@@ -192,12 +173,6 @@ def image_side(largest: int, published: int, budget: Budget, *, usable: int = 0)
             return side, limit + ("" if share is None else f", with objects of about {share * side:.0f} pixels")
     condition = " at which objects match anchors" if sides[0] > budget.min_side else ""
     return sides[0], f"the smallest{condition}; the steps needed for a good AP exceed the time limit"
-
-
-def seconds_of_trainings(folds: int | None, budget: Budget, side: int) -> float:
-    """Return the seconds in which the training, with folds each of them and the final one, has the required steps."""
-    seconds = budget.seconds * budget.required_steps(side) / budget.steps(side)
-    return shares_of_folds(folds) * (seconds + _START_IN_LIMIT * budget.start_seconds) if folds else seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,29 +3,40 @@
 import functools
 import json
 import math
+import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from dataset.input.tiling import Tiling, seen_in_tiles, tile_counts, tiles_per_epoch
+from dataset.records.labeled_records import LabeledImages
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
+from efficientdet.data_checks.anchor_search import smallest_usable_size
 from efficientdet.data_checks.findings import as_hparams, counted
-from efficientdet.families.quickstart_recipe import QuickstartRecipe
+from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.quickstart_recipe import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.initial_weights import InitialWeights
-from efficientdet.quickstart.output_folder import START
-from efficientdet.quickstart.plan import make_plan, measure_step_time, shown_images, tile_settings, usable_side
+from efficientdet.quickstart.initial_weights import InitialWeights, use_no_accelerator
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
+from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
+from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
+from efficientdet.weights.downloads import local_path
+from program_support.atomic_files import unfinished_folder
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
+_TIMED_STEPS = 12
 
 
 def choose_settings(
@@ -86,7 +97,6 @@ def choose_settings(
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
-        "seconds_of_folds": plan.of_folds,
         "needed_minutes": _needed_minutes(config, side, budget, others=plan.others),
         "budget": asdict(budget),
         "why": [
@@ -106,25 +116,24 @@ def _input_shape(recipe: QuickstartRecipe, sizes: np.ndarray, side: int) -> int 
 
 
 def continue_settings(
-    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, number: int, spent: float
+    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, start: Path, number: int, spent: float
 ) -> dict[str, Any]:
     """Return the choice of a round that continues from the model of round `number`, `chosen`, with its input size.
 
-    The records of the round are in the folder. `spent`: the seconds of its steps so far.
+    The records of the round are in the folder. `start`: folder of the model; `spent`: the seconds of its steps so far.
 
     Raises:
         InputError: an earlier version chose, which did not store what is needed.
     """
-    earlier = chosen.get("budget") or chosen.get("larger_sides", {}).get("budget")
-    if earlier is None:
+    if (earlier := chosen.get("budget")) is None:
         raise InputError(
             f"{folder}: the model was trained by an earlier version; expected another --output_dir, and "
             "--weights=FOLDER/model to start from it"
         )
     start_time, images = time.monotonic(), labeled_images(records_pattern(folder, "train"))
-    flags = {**chosen["trainings"][-1], "pretrained_ckpt": START, "backbone_init": None}
+    flags = {**chosen["trainings"][-1], "backbone_init": None}
     settings = parse_overrides(flags["hparams"])
-    _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(folder / START)})
+    _suggested_settings(config, folder, settings, weights={"pretrained_ckpt": str(start)})
     after = chosen["seconds_after_choice"]
     if number == 1:  # later choices include it
         after += _COMPARISON * earlier["start_seconds"]
@@ -133,11 +142,10 @@ def continue_settings(
         "seconds": choices.training_seconds(config.minutes, others=spent + after + time.monotonic() - start_time),
         "smaller_input_first": False,
     }
-    budget = choices.Budget(**earlier | changes)
     if flags["lr"] and chosen["weights"]["kind"] != "detector":
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
     per_epoch = shown_images(images, settings).per_epoch
-    trainings, reasons = _trainings(config, settings, flags, budget, images=per_epoch)
+    trainings, reasons = _trainings(config, settings, flags, choices.Budget(**earlier | changes), images=per_epoch)
     return {
         **chosen,
         "weights": asdict(InitialWeights("detector", f"model of round {number}")),
@@ -145,11 +153,7 @@ def continue_settings(
         "minutes": config.minutes,
         "seconds_after_choice": after,
         "needed_minutes": 0,
-        "budget": earlier,
-        "why": [
-            f"input size, anchors and hyperparameters of round {number}, whose model the training starts from",
-            *reasons,
-        ],
+        "why": [f"input size, anchors and hyperparameters of round {number}, from whose model it starts", *reasons],
     }
 
 
@@ -158,9 +162,9 @@ def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget,
     steps, required = budget.steps(side), budget.required_steps(side)
     if steps >= required:
         return 0
-    needed = math.ceil((others + choices.seconds_of_trainings(config.folds, budget, side)) / 60)
+    needed = math.ceil((others + budget.seconds * required / steps) / 60)
     print(
-        f"warning: each training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+        f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
         f"{side} pixels, which need about --minutes={needed}"
     )
     return needed
@@ -171,13 +175,7 @@ def _trainings(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the flags of each training, the last with the input of the settings, and lines with the reasons."""
     size = hyperparameters_of(config.model_name, settings).input_size
-    inputs, trainings, reasons, of_folds = budget.inputs(size), [], [], []
-    if folds := config.folds:
-        minutes = budget.seconds / 60
-        of_folds = [
-            f"cross-validation: {folds} trainings of about {minutes:.1f} minutes or {budget.steps(max(size)):.0f} "
-            f"steps each, and one of {minutes * folds / (folds - 1):.1f} minutes on all images"
-        ]
+    inputs, trainings, reasons = budget.inputs(size), [], []
     for height, width in inputs:
         length, reason = choices.training_length(
             images, budget, side=max(height, width), seconds=budget.seconds / len(inputs)
@@ -187,7 +185,7 @@ def _trainings(
         is_last = (height, width) == size
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
         trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
-    return trainings, [*of_folds, "; then ".join(reasons)]
+    return trainings, ["; then ".join(reasons)]
 
 
 def _suggested_settings(
@@ -208,3 +206,187 @@ def _suggested_settings(
     suggested = json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
     # Flips and rotations are left out: their effect on the AP has not been measured
     return {key: value for key, value in suggested.items() if not key.startswith("input_rand_")}
+
+
+def measure_step_time(
+    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, weights: dict[str, str], side: int, images: int
+) -> tuple[choices.StepTime, float]:
+    """Time a training step with an input of this longer side; also return the seconds until the first step ended.
+
+    The weights are loaded as in the training, which refuses settings that change what they mean. The batch size is that
+    of a training on `images` images with the machine's devices, the measured one that of a CPU.
+    """
+    start_time = time.time()
+    with unfinished_folder(folder / "timing") as timing:
+        run_program(
+            "train",
+            {
+                "training_file_pattern": records_pattern(folder, "train"),
+                "model_dir": timing,
+                "model_name": config.model_name,
+                **weights,
+                "warn_of_lr": False,
+                "benchmark": True,
+                "benchmark_steps": _TIMED_STEPS,
+                "batch_size": choices.batch_size(images, accelerated=False),
+                "log_steps": 1,  # time every step, so that the median excludes the compilation
+                "hparams": as_hparams(settings),
+            },
+        )
+        log = list(read_log(timing / DEFAULT_FILE_NAME))
+    logged = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
+    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
+    if logged["load_average"] > 2 * (os.cpu_count() or 1):
+        print(
+            f"warning: other processes use this machine (load average {logged['load_average']:.1f} on {os.cpu_count()} "
+            "cores); the input size, chosen from the measured step time, may be smaller than necessary"
+        )
+    accelerated = logged["peak_device_memory_bytes"] is not None
+    step_time = choices.StepTime(
+        seconds=logged["latency_training_p50"],
+        side=side,
+        batch_size=choices.batch_size(images, accelerated=accelerated),
+        accelerated=accelerated,
+        fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
+    )
+    return step_time, first_step - start_time
+
+
+_MAGNIFICATION = 2  # most input pixels per image pixel: small objects in tiles are worth it
+
+
+class ShownImages(NamedTuple):
+    """Training images with the sizes and boxes of what the network is shown.
+
+    largest: longer side in pixels of the largest input that is worth it. per_epoch: number of images or tiles.
+    """
+
+    images: LabeledImages
+    largest: int
+    per_epoch: int
+
+
+def shown_images(images: LabeledImages, settings: Mapping[str, Any]) -> ShownImages:
+    """Return the images, or their tiles if the settings have a `tile_size`."""
+    tiling = Tiling.of_hyperparameters(settings)
+    if tiling is None:
+        return ShownImages(images, choices.typical_side(images.sizes), len(images))
+    return ShownImages(
+        seen_in_tiles(images, tiling), _MAGNIFICATION * max(tiling.size), int(tiles_per_epoch(images, tiling).sum())
+    )
+
+
+def evaluated_count(pattern: str, settings: Mapping[str, Any]) -> int:
+    """Return the number of images of records, or of all of their tiles."""
+    tiling = Tiling.of_hyperparameters(settings)
+    return image_count(pattern) if tiling is None else int(tile_counts(labeled_images(pattern).sizes, tiling).sum())
+
+
+def tile_settings(images: LabeledImages, published: int, budget: choices.Budget, *, image_ms: float) -> dict[str, Any]:
+    """Return the `tile_size` if objects are too small in the complete images at every input that fits into the time.
+
+    Prints the gain and the cost. image_ms: milliseconds of detection in an input of 256 pixels.
+    """
+    side, _ = choices.image_side(choices.typical_side(images.sizes), published, budget)
+    share, tile = budget.object_share, suggested_tile(images)
+    if share is None or tile is None or share * side >= SMALL:
+        return {}
+    settings, pixels = {"tile_size": tile}, share * choices.typical_side(images.sizes)
+    tiles = typical_tile_count(images, settings)
+    print(
+        f"tiles of {tile}x{tile} pixels of the images: the median object of the smallest class has {pixels:.0f}, "
+        f"in an input of {side} that shows a complete image {share * side:.0f}; an image has {tiles} tiles, detection "
+        f"takes about {tiles * image_ms:.0f} ms with an input of 256; --hparams=tile_size=0 trains without tiles"
+    )
+    return settings
+
+
+def usable_side(
+    config: QuickstartConfig,
+    images: LabeledImages,
+    sizes: dict[int | str, int],
+    settings: dict[str, Any],
+    *,
+    weights: dict[str, str],
+    check: Callable[[dict[str, Any]], Any],
+) -> int:
+    """Return the smallest side at which most objects match anchors, or contain the center of one.
+
+    sizes: values of `image_size` and their sides, ascending. check: prints what the data check advises.
+
+    Raises:
+        InputError: there is none.
+    """
+    hparams, fixed = _with_weights_settings(hyperparameters_of(config.model_name, settings), weights)
+    fixed |= settings.keys() & parse_overrides(config.hparams).keys()
+    use_no_accelerator()
+    if (size := smallest_usable_size(images, hparams, cast(list[str], list(sizes)), fixed=fixed)) is not None:
+        return sizes[size]
+    largest = list(sizes)[-1]
+    check({"image_size": largest, **settings})
+    raise InputError(
+        f"most objects match no anchor at any input up to {largest} pixels, so that {config.model_name} would not "
+        "learn them; see the advice above: set the size by --hparams=image_size=, or train on tiles of the images"
+    )
+
+
+def _with_weights_settings(hparams: Hyperparameters, weights: dict[str, str]) -> tuple[Hyperparameters, frozenset[str]]:
+    """Return hyperparameters with those of the pretrained detector, and the keys that it determines."""
+    if "pretrained_ckpt" not in weights:
+        return hparams, frozenset()
+    family, stated = hparams.family, {}
+    if description := read_description(checkpoint_prefix(local_path(weights["pretrained_ckpt"]))):
+        stated = description.hparams
+    known = {
+        key: stated[key] for key in family.conventions if key in stated and key not in family.adaptable_conventions
+    }
+    return with_overrides(hparams, known), frozenset(family.conventions)
+
+
+class Plan(NamedTuple):
+    """Images or tiles for the network, and the budget of the training.
+
+    after: seconds of the steps after the choice; others: of all steps but training.
+    """
+
+    shown: ShownImages
+    budget: choices.Budget
+    after: float
+    others: float
+
+
+def make_plan(
+    config: QuickstartConfig,
+    images: LabeledImages,
+    settings: dict[str, Any],
+    *,
+    recipe: QuickstartRecipe,
+    start_recipe: StartRecipe,
+    step_time: choices.StepTime,
+    start_seconds: float,
+    measured: str,
+    spent: float,
+) -> Plan:
+    """Return the plan for complete images, or for tiles of a `tile_size` in the settings.
+
+    measured: pattern of the records that the AP is measured on. spent: seconds so far.
+    """
+    shown = shown_images(images, settings)
+    after = choices.seconds_after_choice(
+        start_seconds,
+        formats=len(config.formats),
+        measured_images=evaluated_count(measured, settings),
+        step_time=step_time,
+        evaluation_cost=recipe.evaluation_cost,
+    )
+    others = spent + after
+    budget = choices.Budget(
+        step_time=step_time,
+        seconds=choices.training_seconds(config.minutes, others=others),
+        start_seconds=start_seconds,
+        target_steps=start_recipe.steps,
+        object_share=choices.object_share(shown.images),
+        min_side=recipe.min_side,
+        smaller_input_first=start_recipe.smaller_input_first,
+    )
+    return Plan(shown, budget, after, others)

@@ -1,20 +1,17 @@
 """Weights that a quick start begins with: those of a detector, of a backbone, or random ones."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dataset.class_names import ClassNames
-from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.published_files import published_files
+from efficientdet.families.published_files import CLASSIFIER, published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
-from efficientdet.quickstart.cross_validation import fold_folder
 from efficientdet.quickstart.state import State
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
@@ -48,8 +45,7 @@ _RANDOM = InitialWeights("random", f"random, set by --weights={NO_WEIGHTS}")
 def weights_of_run(config: QuickstartConfig, folder: Path, *, state: State) -> InitialWeights:
     """Return and print the initial weights; until the training begins, a download that failed is tried again."""
     chosen = state.result("choose")
-    first = fold_folder(folder, 0) if config.folds else folder
-    if chosen and any(prefixes(first / name, "ckpt-*") for name in ("model_smaller_input", "model")):
+    if chosen and any(prefixes(folder / name, "ckpt-*") for name in ("model_smaller_input", "model")):
         return InitialWeights(**chosen["weights"])
     weights = initial_weights(config)
     if chosen and chosen["weights"] != asdict(weights):
@@ -67,7 +63,7 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
     if config.weights == NO_WEIGHTS:
         return _RANDOM
     if config.weights and config.weights != PRETRAINED_BACKBONE:
-        kind = _kind_of(config.weights, config)
+        kind = _kind_of(config.weights, starters=hyperparameters_of(config.model_name, {}).family.quickstart.starters)
         return InitialWeights(kind, f"{kind} of --weights={config.weights}", config.weights)
     reasons = []
     for kind, name, description in _candidates(config):
@@ -112,36 +108,12 @@ def _check_settings(config: QuickstartConfig, starter: str) -> None:
         raise InputError(f"--hparams sets {', '.join(differing)} differently")
 
 
-def _kind_of(path: str, config: QuickstartConfig) -> str:
-    """Return the kind of weights: a starter detector by its name; else a detector or a backbone, loaded as a test.
-
-    Raises:
-        InputError: it has other weights.
-    """
-    starters = hyperparameters_of(config.model_name, {}).family.quickstart.starters
-    if local_path(path) in map(local_path, starters.values()):
+def _kind_of(path: str, *, starters: Mapping[str, str]) -> str:
+    """Return the kind of weights: a starter detector or a backbone by its name, else a detector."""
+    if path in starters.values() or local_path(path) in map(local_path, starters.values()):
         return "starter"
-    use_no_accelerator()
-    from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
-    from efficientdet.families.registry import build_detector
-    from model.detection_model import named_variables
-
-    given = parse_overrides(config.hparams)
-    hparams = hyperparameters_of(config.model_name, given)
-    try:
-        source, family = read_source(path), hparams.family
-        hparams = with_overrides(hparams, source.fixed_settings(hparams, given) | given)
-        network = build_detector(hparams, num_classes=1).network
-        names = named_variables(network)
-        with error_context(f"{path}:"):
-            arrays = family.named_arrays(source.arrays, names, averaged=True)
-        if any(name in names and not family.is_backbone(name) for name in arrays):
-            load_matching_weights(network, source, family=family, class_names=ClassNames((1,), ("any",)))
-            return "detector"
-        load_backbone(network, source, family=family)
-    except InputError as error:
-        raise InputError(f"--weights: {error}; expected weights of --model_name={config.model_name}") from error
-    return "backbone"
+    file = published_files().get(path)
+    return "backbone" if file and file.holds == CLASSIFIER else "detector"
 
 
 def use_no_accelerator() -> None:

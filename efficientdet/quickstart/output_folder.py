@@ -14,9 +14,8 @@ from program_support.claimed_outputs import is_marked, is_output, list_outputs, 
 from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
 
-FOLDERS = ("records", "doctor", "cross_validation", "model_smaller_input", "model", "evaluation", "exported")
+FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "comparison", "exported")
 STATE = "quickstart.json"
-START = "model_before"  # the checkpoint that a round continues from
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5
@@ -62,13 +61,40 @@ def wait_for_quickstart(folder: Path) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as stream:
         lock_file(stream, wait=True)
-    done = stored_state(folder).get("done", {})
-    return "convert" in done and "export" not in done
+    latest = round_folder(folder, latest_round(folder))
+    return "convert" in steps_done(latest) and not is_finished(latest)
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """Return the folder of a round: the output folder for the first, `rounds/N` in it for each on changed labels."""
+    return folder if number == 1 else folder / "rounds" / str(number)
+
+
+def latest_round(folder: Path) -> int:
+    """Return the number of the latest round that has begun, 1 if there is none."""
+    return max([1, *(int(path.parent.name) for path in folder.glob(f"rounds/*/{STATE}"))])
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a round has exported its model, or found it worse than the one before."""
+    done = steps_done(folder)
+    return "export" in done or done.get("compare", {}).get("replaced") is False
+
+
+def present_round(folder: Path, *, before: int | None = None) -> int:
+    """Return the number of the latest round whose model was exported, of those below `before`."""
+    numbers = range(2, before or latest_round(folder) + 1)
+    return max([1, *(number for number in numbers if "export" in steps_done(round_folder(folder, number)))])
 
 
 def exported_model(folder: Path) -> Path:
-    """Return the exported model in an output folder, by which it is served."""
-    return folder / "exported" / "detector.onnx"
+    """Return the latest exported model in an output folder, by which it is served."""
+    return round_folder(folder, present_round(folder)) / "exported" / "detector.onnx"
+
+
+def steps_done(folder: Path) -> dict[str, Any]:
+    """Return the finished steps in a folder with their results."""
+    return stored_state(folder).get("done", {})
 
 
 def stored_state(folder: Path) -> dict[str, Any]:

@@ -42,14 +42,4 @@ def records_of(folder: Path, split: str) -> str | None:
 
 def records_pattern(folder: Path, split: str) -> str:
     """Return the pattern of the records of train, val or test."""
-    return pattern_below(folder, f"records/{split}-*")
-
-
-def fold_pattern(folder: Path, fold: int, *, others: bool = False) -> str:
-    """Return the pattern of the training records of a fold, which is a shard, or of all other folds."""
-    return pattern_below(folder, f"records/train-0000{f'[!{fold}]' if others else fold}-*")
-
-
-def pattern_below(folder: Path, pattern: str) -> str:
-    """Return a pattern of files below a folder, whose own name is no pattern."""
-    return f"{glob.escape(str(folder))}/{pattern}"
+    return f"{glob.escape(str(folder))}/records/{split}-*"

@@ -1,10 +1,8 @@
 """State file of a quick start, with which a second call resumes."""
 
-import functools
 import hashlib
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from program_support.errors import InputError
 _MAY_CHANGE = ("output_dir", "minutes", "max_bad_fraction")
 _MAY_CHANGE_UNTIL_CHOSEN = ("weights", "hparams", "formats")
 _VERSION = 2  # of the file
-_REPEATED_FOR_MORE_MINUTES = re.compile(r"train|train_fold_\d+|evaluate_folds|evaluate|compare|history|export")
+_REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "compare", "export")
 
 
 class State:
@@ -35,10 +33,10 @@ class State:
     ones must be the same; those that the conversion does not depend on, once the settings of the training are chosen.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, number: int = 1):
-        """Read the state file of a round, which is started with these settings."""
+    def __init__(self, path: Path, settings: dict[str, Any]):
+        """Read the state file of a quick start with these settings."""
         self._path, settings = path, json.loads(json.dumps(settings))
-        new: dict[str, Any] = {"version": _VERSION, "round": number, "asked": settings, "done": {}, "seconds": {}}
+        new: dict[str, Any] = {"version": _VERSION, "asked": settings, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
             if self._content["version"] != _VERSION:
@@ -60,8 +58,8 @@ class State:
             )
         if is_longer:  # a finished training continues
             print(f"--minutes raised from {asked['minutes']:g} to {settings['minutes']:g}: resuming the training")
-            for step in filter(_REPEATED_FOR_MORE_MINUTES.fullmatch, [*self._done]):
-                del self._done[step]
+            for step in _REPEATED_FOR_MORE_MINUTES:
+                self._done.pop(step, None)
         asked.update(settings)
 
     def require_same(self, name: str, fingerprint: str, *, where: Path | str, advice: str) -> None:
@@ -69,26 +67,9 @@ class State:
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
-    def take_source(self, other: "State") -> None:
-        """Store the fingerprints of another state, whose images and labels give the same records, and nothing else."""
-        stored = json.loads(self._path.read_text(encoding="utf-8"))
-        taken = {name: other._content[name] for name in ("source", "unpacked") if name in other._content}
-        self._content = stored | taken
-        self._write()
-
-    @property
-    def source(self) -> str | None:
-        """Fingerprint of the images and labels that an earlier call converted."""
-        return self._content.get("source")
-
-    @property
-    def number(self) -> int:
-        """Number of the round, 1 for the first training."""
-        return self._content.get("round", 1)
-
-    def seconds(self, other_than: str = "") -> float:
-        """Return the seconds of all steps in all calls so far, except those whose name matches an expression."""
-        return sum(seconds for step, seconds in self._seconds.items() if not re.fullmatch(other_than, step))
+    def seconds(self, other_than: str) -> float:
+        """Return the seconds of all steps but one in all calls so far."""
+        return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def _write(self) -> None:
         try:
@@ -120,37 +101,32 @@ class State:
 _SUFFIXES = IMAGE_SUFFIXES | {*ANNOTATION_SUFFIXES, ".names"}
 
 
-def source_folder(config: QuickstartConfig, folder: Path, *, state: State) -> str:
-    """Return the folder of the images, into which an archive is unpacked once.
+def source_folder(config: QuickstartConfig, folder: Path, *, fingerprint: str, state: State) -> str:
+    """Return the folder of the images, into which an archive is unpacked once. fingerprint: `source_fingerprint`.
 
     Raises:
         InputError: images or labels changed after their conversion, also in the unpacked folder.
     """
     state.require_same(
         "source",
-        source_fingerprint(config),
+        fingerprint,
         where=folder / "quickstart.json",
-        advice="expected the same, or another --output_dir",
+        advice="expected the same until it has finished, or another --output_dir",
     )
     if not os.path.isfile(config.images):
         return config.images
     images = folder / "images"
-    unpacked_archive(config.images, images, fingerprint=_archive_fingerprint(config.images))
+    archive = hashlib.sha256(archive_digest(config.images)).hexdigest()
+    unpacked_archive(config.images, images, fingerprint=archive)
+    hasher = hashlib.sha256()
+    _add_files(hasher, images)
     state.require_same(
         "unpacked",
-        _folder_fingerprint(images),
+        hasher.hexdigest(),
         where=images,
         advice=f"to train on them, run: python quickstart.py {shlex.quote(str(images))} --output_dir=ANOTHER_FOLDER",
     )
     return str(images)
-
-
-def source_of_round(config: QuickstartConfig, folder: Path, *, state: State) -> str:
-    """Return the folder of the images; a round whose training has begun is finished with the images it converted."""
-    if state.source in (None, source_fingerprint(config)):
-        return source_folder(config, folder, state=state)
-    print("images or labels changed again: this round ends with those that it converted, and the next one follows")
-    return config.images if os.path.isdir(config.images) else str(folder / "images")
 
 
 def source_fingerprint(config: QuickstartConfig) -> str:
@@ -179,18 +155,6 @@ def _label_sources(annotations: str | None) -> list[str]:
     return [annotations, *map(str, class_files_beside(path))]
 
 
-def _archive_fingerprint(archive: str) -> str:
-    """Return a fingerprint of the names and contents of the files in an archive."""
-    return hashlib.sha256(archive_digest(archive)).hexdigest()
-
-
-def _folder_fingerprint(folder: Path) -> str:
-    """Return a fingerprint of the names and contents of labels and images in a folder."""
-    hasher = hashlib.sha256()
-    _add_files(hasher, folder)
-    return hasher.hexdigest()
-
-
 def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None = None) -> None:
     files = map(path.joinpath, FolderFiles(path, _SUFFIXES).names) if path.is_dir() else [path]
     for file in files:
@@ -201,16 +165,10 @@ def _add_files(hasher: "hashlib._Hash", path: Path, *, except_below: Path | None
 def _content(file: Path) -> str:
     """Return the hash of a file; empty for an unreadable one, which converters report."""
     try:
-        status = file.stat()
-        return _digest(file, status.st_size, status.st_mtime_ns)
+        hasher = hashlib.sha256()
+        with open_regular_file(file) as content:
+            while block := content.read(1 << 20):
+                hasher.update(block)
+        return hasher.hexdigest()
     except OSError:
         return ""
-
-
-@functools.cache  # a call asks several times
-def _digest(file: Path, size: int, time_ns: int) -> str:
-    hasher = hashlib.sha256()
-    with open_regular_file(file) as content:
-        while block := content.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()

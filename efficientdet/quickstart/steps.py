@@ -1,9 +1,9 @@
 """Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
-import functools
 import json
 import math
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,41 +15,20 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
-from efficientdet.quickstart.cross_validation import (
-    FOLDER,
-    evaluate_folds,
-    fold_folder,
-    shown_interval,
-    store_thresholds_of_folds,
-)
 from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
 from efficientdet.quickstart.output_folder import (
     METRICS,
-    START,
     STATE,
-    exported_model,
+    present_round,
     refuse_foreign_output,
+    round_folder,
     sole_quickstart,
+    steps_done,
 )
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.round_history import (
-    compare_with_start,
-    history_entry,
-    print_round,
-    read_history,
-    write_history,
-)
-from efficientdet.quickstart.rounds import (
-    check_round,
-    claim_round_folder,
-    discard_round,
-    keep_start,
-    model_folders,
-    replace_model,
-    round_to_run,
-)
-from efficientdet.quickstart.split_records import fold_pattern, labeled_images, records_of, records_pattern
-from efficientdet.quickstart.state import State, source_fingerprint, source_folder, source_of_round
+from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
+from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
+from efficientdet.quickstart.state import State, source_fingerprint, source_folder
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
@@ -64,21 +43,19 @@ def quickstart(config: QuickstartConfig) -> None:
     """
     folder = Path(config.output_dir)
     with sole_quickstart(folder):
-        latest, is_shown = 0, False
-        while not config.folds:  # labels may have changed since an interrupted round began
-            number = round_to_run(folder, fingerprint=source_fingerprint(config), minutes=config.minutes)
-            if number in (None, latest):
-                break
-            latest, is_shown = number, _run_round(config, folder, number=number)
-        if not is_shown:
-            _run_steps(config, folder)
+        fingerprint = source_fingerprint(config)
+        number = round_to_run(folder, fingerprint=fingerprint)
+        if number == 1:
+            _run_first(config, folder, fingerprint=fingerprint)
+        else:
+            _run_round(config, folder, number, fingerprint=fingerprint)
 
 
-def _run_steps(config: QuickstartConfig, folder: Path) -> None:
+def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str) -> None:
     start_time, state = time.monotonic(), State(folder / STATE, asdict(config))
     refuse_foreign_output(folder)
     weights = weights_of_run(config, folder, state=state)
-    images = source_folder(config, folder, state=state)
+    images = source_folder(config, folder, fingerprint=fingerprint, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
@@ -86,23 +63,12 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
         "choose",
         lambda: choose_settings(config, folder, weights=weights, measured=measured, spent=state.seconds("choose")),
     )
-    for line in chosen["why"]:
-        print(f"chose {line}")
-    summary = None
-    if folds := config.folds:
-        for fold in range(folds):
-            _train_in_stages(config, folder, chosen, state=state, fold=fold)
-        summary = state.once("evaluate_folds", lambda: evaluate_folds(folder, folds))
-    _train_in_stages(config, folder, chosen, state=state, epochs=summary and summary["epochs"])
-    state.once("evaluate", lambda: _evaluate(config, folder, measured=measured, is_held_out=bool(test or val)))
-    compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
-    on = measured if test or not config.folds else None  # else the AP of images that the model was trained on
-    state.once("export", lambda: _export(config, folder, compared=compared, measured=on))
+    _train_and_evaluate(config, folder, chosen, state=state, measured=measured)
+    compared = _export(config, folder, images, state=state, measured=measured)
     print_summary(
         folder,
-        folds=summary,
         weights=weights,
-        measured_on="test" if test else "validation" if val else None if config.folds else "training",
+        measured_on="test" if test else "validation" if val else "training",
         image_folder=compared[0].parent,
     )
     needed, more = chosen.get("needed_minutes", 0), f"--minutes above {config.minutes:g}"
@@ -114,59 +80,48 @@ def _run_steps(config: QuickstartConfig, folder: Path) -> None:
     )
 
 
-def _run_round(config: QuickstartConfig, folder: Path, *, number: int) -> bool:
-    """Continue from the model in the folder, and replace it unless the new is worse; return False without changes."""
-    present = State(folder / STATE, {**asdict(config), "minutes": 0.0})
-    is_decided = any(entry["round"] == number for entry in read_history(folder))
-    if not is_decided:  # else a kill may have left the names in the folder incomplete
-        refuse_foreign_output(folder)
-    output = claim_round_folder(folder, number)
-    state = State(output / STATE, asdict(config) | ({"minutes": 0.0} if is_decided else {}), number=number)
-    if not is_decided:
-        print(f"round {number}: continues from the model of round {present.number} with the changed images and labels")
-    images = source_of_round(config, folder, state=state)
-    measured_on = state.once("convert", lambda: _convert_round(config, folder, output, images=images))
-    if measured_on is None:
-        present.take_source(state)
-        discard_round(output)
-        return False
-    measured = records_pattern(output, measured_on)
-    state.once("start", lambda: keep_start(folder, output))
+def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint: str) -> None:
+    """Continue from the present model on changed images or labels; export the new model unless it is worse."""
+    present, output = present_round(top, before=number), round_folder(top, number)
+    start = round_folder(top, present)
+    State(start / STATE, {**asdict(config), "minutes": 0.0})  # refuses other settings
+    claim_folder(top / "rounds")
+    state = State(claim_folder(output) / STATE, asdict(config))
+    print(f"round {number}: continues from the model of round {present} with the changed images and labels")
+    images = source_folder(config, top, fingerprint=fingerprint, state=state)
+    earlier = [round_folder(top, each) for each in range(1, number)]
+
+    def convert() -> None:
+        _convert(config, output, images=images, splits_of=[path / "records" for path in earlier])
+        if not check_round(output, earlier, start=start):
+            print("no image and no label of the records changed: the model stays as it is")
+            sys.exit()
+
+    state.once("convert", convert)
+    measured = records_of(output, "test") or records_pattern(output, "val")
     chosen = state.once(
         "choose",
         lambda: continue_settings(
-            config, output, present.result("choose"), number=present.number, spent=state.seconds("choose")
+            config,
+            output,
+            steps_done(start)["choose"],
+            start=start / "model",
+            number=present,
+            spent=state.seconds("choose"),
         ),
     )
-    for line in chosen["why"]:
-        print(f"chose {line}")
-    _train_in_stages(config, output, chosen, state=state)
-    state.once("evaluate", lambda: _evaluate(config, output, measured=measured, is_held_out=True))
-    verdict = state.once("compare", lambda: compare_with_start(output, measured=measured, relative_to=folder))
-    if verdict["replaced"]:
-        state.once("export", lambda: _export(config, output, compared=_paths(measured, images), measured=measured))
-    entries = state.once(
-        "history",
-        lambda: (
-            ([] if read_history(folder) else [history_entry(folder, present)]) + [history_entry(output, state, verdict)]
-        ),
+    _train_and_evaluate(config, output, chosen, state=state, measured=measured, start=start / "model")
+    verdict = state.once("compare", lambda: compare_with_start(output, start / "model", measured=measured))
+    is_taken = verdict["replaced"]
+    if is_taken:
+        compared = _export(config, output, images, state=state, measured=measured)
+        weights = InitialWeights(**chosen["weights"])
+        print_summary(output, weights=weights, measured_on="held-out", image_folder=compared[0].parent)
+    print(f"\nround {number}: {verdict['reason']}\n  {output}/comparison/compare.html: comparison")
+    print(
+        f"the present model is that of round {number if is_taken else present}, in {output if is_taken else start}; to "
+        "train again, add images or run the same command with more --minutes"
     )
-    write_history(folder, entries)
-    if verdict["replaced"]:
-        replace_model(folder, number=number, former=present.number)
-    print_round(folder, entries[-1], former=present.number)
-    return True
-
-
-def _convert_round(config: QuickstartConfig, folder: Path, output: Path, *, images: str) -> str | None:
-    """Convert the images, which stay in their split, and return the split for the comparison; None without changes."""
-    _convert(config, output, images=images, splits_of=[place / "records" for place in model_folders(folder)])
-    return check_round(folder, output)
-
-
-def _paths(measured: str, images: str) -> list[Path]:
-    """Return the images on which exported files are compared with the checkpoint."""
-    return [path for name in labeled_images(measured, most=_COMPARED).names if (path := Path(images, name)).exists()]
 
 
 def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: list[Path] | None = None) -> None:
@@ -182,7 +137,6 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: 
             "output_dir": claim_folder(folder / "records"),
             "val_fraction": config.val_fraction,
             "splits_of": splits_of,
-            "folds": config.folds,
             "group_by": config.group_by,
             "max_bad_fraction": config.max_bad_fraction,
             "include_masks": learns_masks or None,
@@ -195,149 +149,110 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: 
         )
 
 
-def _train_in_stages(
+def _train_and_evaluate(
     config: QuickstartConfig,
     folder: Path,
     chosen: dict[str, Any],
     *,
     state: State,
-    fold: int | None = None,
-    epochs: int | None = None,
+    measured: str,
+    start: Path | None = None,
 ) -> None:
-    """Train on all images or without a fold, with a smaller input first if chosen.
+    """Train on the records in the folder, with a smaller input first if chosen, and evaluate.
 
-    epochs: of the last stage; None: as chosen.
+    start: checkpoint of the round before.
     """
+    for line in chosen["why"]:
+        print(f"chose {line}")
     *smaller, flags = chosen["trainings"]
-    if flags.get("pretrained_ckpt") == START:
-        flags = {**flags, "pretrained_ckpt": folder / START}
-    more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
-    stages, ending, output = len(chosen["trainings"]), "", folder
-    records: dict[str, Any] = {"training_file_pattern": records_pattern(folder, "train")}
-    records["val_file_pattern"] = records_of(folder, "val")
-    if fold is not None:
-        claim_folder(folder / FOLDER)
-        ending, output = f"_fold_{fold}", claim_folder(fold_folder(folder, fold))
-        records = {
-            "training_file_pattern": fold_pattern(folder, fold, others=True),
-            "val_file_pattern": fold_pattern(folder, fold),
-            "testdev_dir": output,
-        }
-
-    def train(flags: dict[str, Any], step: str, model_dir: str, *, share: float) -> None:
-        if fold is None:
-            others = state.seconds(step)
-        else:  # the same time for each, whichever are done
-            assert config.folds is not None
-            others = state.seconds("train.*") + chosen["seconds_of_folds"]
-            share /= choices.shares_of_folds(config.folds)
-        flags = {**records, **flags, "num_epochs": math.ceil(more * flags["num_epochs"])}
-        if epochs and step == "train":
-            flags["num_epochs"] = epochs
-        run = functools.partial(_train, config, chosen, flags, output / model_dir)
-        state.once(step, lambda: run(others=others, share=share))
-
+    if start:
+        flags = {**flags, "pretrained_ckpt": start}
     if smaller:
-        unevaluated = {**smaller[0], "val_file_pattern": None, "testdev_dir": None}
-        train(unevaluated, f"train_smaller_input{ending}", "model_smaller_input", share=1 / stages)
-        flags = {**flags, "pretrained_ckpt": output / "model_smaller_input", "backbone_init": None}
-    train(flags, f"train{ending}", "model", share=1.0 if fold is None else 1 / stages)
+        _train(config, chosen, smaller[0], folder, "train_smaller_input", state=state)
+        flags = {**flags, "pretrained_ckpt": folder / "model_smaller_input", "backbone_init": None}
+    _train(config, chosen, {"val_file_pattern": records_of(folder, "val"), **flags}, folder, "train", state=state)
+    state.once(
+        "evaluate",
+        lambda: run_program(
+            "eval",
+            {
+                "ckpt": folder / "model",
+                "val_file_pattern": measured,
+                "report": claim_folder(folder / "evaluation"),
+                "output_json": folder / METRICS,
+            },
+        ),
+    )
 
 
 def _train(
-    config: QuickstartConfig,
-    chosen: dict[str, Any],
-    flags: dict[str, Any],
-    model_dir: Path,
-    *,
-    others: float,
-    share: float,
+    config: QuickstartConfig, chosen: dict[str, Any], flags: dict[str, Any], folder: Path, step: str, *, state: State
 ) -> None:
-    """Train for a share of the time that the other steps leave; `others`: their seconds so far."""
-    others += chosen["seconds_after_choice"]
-    minutes = choices.training_minutes(config.minutes, others=others)
-    run_program(
-        "train",
-        {
-            "training_file_pattern": flags["training_file_pattern"],
-            "val_file_pattern": flags["val_file_pattern"],
-            "training_mode": None if flags["val_file_pattern"] else "train300",
-            "model_dir": claim_folder(model_dir),
-            "model_name": config.model_name,
-            "warn_of_lr": False,
-            **flags,
-            "max_minutes": round(share * minutes, 3),
-        },
-    )
+    """Train, for the time that the other steps leave, or for half of it before a second training."""
+    more = max(1.0, config.minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
+    share = 1.0 if step == "train" else 1 / len(chosen["trainings"])
+
+    def run() -> None:
+        others = state.seconds(step) + chosen["seconds_after_choice"]
+        run_program(
+            "train",
+            {
+                "training_file_pattern": records_pattern(folder, "train"),
+                "training_mode": None if records_of(folder, "val") and step == "train" else "train300",
+                "model_dir": claim_folder(folder / step.replace("train", "model")),
+                "model_name": config.model_name,
+                "warn_of_lr": False,
+                **flags,
+                "num_epochs": math.ceil(more * flags["num_epochs"]),
+                "max_minutes": round(share * choices.training_minutes(config.minutes, others=others), 3),
+            },
+        )
+
+    state.once(step, run)
 
 
-def _evaluate(config: QuickstartConfig, folder: Path, *, measured: str, is_held_out: bool) -> None:
-    if config.folds:
-        store_thresholds_of_folds(folder)
-        if not is_held_out:
-            return  # `evaluate_folds` has measured
-    run_program(
-        "eval",
-        {
-            "ckpt": folder / "model",
-            "val_file_pattern": measured,
-            "report": claim_folder(folder / "evaluation"),
-            "output_json": folder / METRICS,
-        },
-    )
-
-
-def _export(config: QuickstartConfig, folder: Path, *, compared: Sequence[Path], measured: str | None) -> None:
+def _export(config: QuickstartConfig, folder: Path, images: str, *, state: State, measured: str) -> Sequence[Path]:
+    """Export the model; return the images on which its files are compared with the checkpoint."""
     in_8_bits = [name for name in config.formats if export_formats()[name].calibrates]
-    run_program(
+    compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
+    state.once(
         "export",
-        {
-            "ckpt": folder / "model",
-            "output_dir": claim_folder(folder / "exported"),
-            "formats": ",".join(config.formats),
-            "images": compared,
-            "val_file_pattern": measured,
-            "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
-        },
+        lambda: run_program(
+            "export",
+            {
+                "ckpt": folder / "model",
+                "output_dir": claim_folder(folder / "exported"),
+                "formats": ",".join(config.formats),
+                "images": compared,
+                "val_file_pattern": measured,
+                "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
+            },
+        ),
     )
+    return compared
 
 
-def print_summary(
-    folder: Path, *, folds: dict[str, Any] | None, weights: InitialWeights, measured_on: str | None, image_folder: Path
-) -> None:
+def print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path) -> None:
     """Print the AP, the initial weights, the files for the user and the next commands.
 
     Args:
         folder: output folder.
-        folds: summary of `evaluate_folds`; None without folds.
         weights: initial weights.
-        measured_on: split that metrics.json is of; None without it.
+        measured_on: split that metrics.json is of.
         image_folder: a folder of images to annotate.
     """
-    artifact, numbers = exported_model(folder), {}
-    print()
-    if folds:
-        print(
-            f"AP {folds['together']['AP']:.3f}{shown_interval(folds)}, AP50 {folds['together']['AP50']:.3f} on the "
-            f"held-out images of {len(folds['folds'])} folds; mean AP of the folds {folds['mean_ap']:.3f}, standard "
-            f"error {folds['standard_error']:.3f}"
-        )
-    if measured_on:
-        numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        print(f"AP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    print(weights.line)
+    numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images\n{weights.line}")
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
     for path, what in (
         ("doctor/doctor.html", "data check"),
-        (f"{FOLDER}/report.html", "cross-validation"),
-        (f"{FOLDER}/suspects/suspects.html", "labels that are probably wrong"),
         ("model/report.html", "training report"),
         ("evaluation/report.html", "evaluation report"),
         ("exported/README.md", "exported files"),
     ):
-        if (folds or not path.startswith(FOLDER)) and (measured_on or not path.startswith("evaluation")):
-            print(f"  {folder / path}: {what}")
+        print(f"  {folder / path}: {what}")
+    artifact = folder / "exported" / "detector.onnx"
     if artifact.exists():
         model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
         print(

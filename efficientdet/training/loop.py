@@ -23,9 +23,8 @@ from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
 from efficientdet.training.guards import StepFacts, StepGuard, one_line_errors, sole_training
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
-from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run
+from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
 from efficientdet.training.settings import settings_at_start
-from efficientdet.training.time_budget import TimeBudget
 from object_detection.structures import Batch, Tensor
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning

@@ -4,7 +4,6 @@ Files are stored as huggingface_hub stores them, with the list of the repository
 used without a request, also where huggingface_hub is not installed.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +14,6 @@ from program_support.errors import InputError
 SCHEME = "hf://"
 _INDEX = ".index"  # of a TensorFlow bundle: a checkpoint of this project or of google/automl
 _KINDS = (".safetensors", ".pth", ".pth.tar", ".pt", ".onnx", ".bin", ".h5", _INDEX, ".tflite")  # preferred first
-PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.safetensors$)")  # in the name of a part of a file
 _TIMEOUT_SECONDS = 5.0
 _TEXTS = {".json", ".names", ".pbtxt", ".txt", ".yaml"}  # beside weights: architecture, description, class names
 
@@ -110,11 +108,6 @@ def _reason(error: Exception) -> str:
     return str(error.__cause__ or error).partition("\n")[0][:300]
 
 
-def _whole(name: str) -> str:
-    """Return the name of the file of which a file may be a part."""
-    return PART.sub("", name)
-
-
 def _needed(names: Sequence[str], file: str) -> list[str]:
     """Return those of a repository's files that are needed, the weights last; none if there are no such weights.
 
@@ -126,12 +119,12 @@ def _needed(names: Sequence[str], file: str) -> list[str]:
     # NAME.bin beside NAME.xml is a part of an exported file
     possible = [name for name in names if "/" not in name and f"{name.removesuffix('.bin')}.xml" not in names]
     of_kinds = ([name for name in possible if name.endswith(kind)] for kind in _KINDS)
-    weights = [name for name in names if _whole(name) == _whole(file)] if file else next(filter(None, of_kinds), [])
-    if len({*map(_whole, weights)}) > 1:
+    weights = [name for name in names if name == file] if file else next(filter(None, of_kinds), [])
+    if len(weights) > 1:
         raise InputError(f"has {listed(weights)}; name one: hf://USER/NAME/FILE")
     beside = [
         name
-        for each in weights[:1]
+        for each in weights
         for name in names
         if PurePosixPath(name).parent == PurePosixPath(each).parent
         and (PurePosixPath(name).suffix in _TEXTS or name.startswith(f"{each.removesuffix(_INDEX)}.data-"))

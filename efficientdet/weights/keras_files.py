@@ -14,7 +14,7 @@ from dataset.files.bounded_files import LARGEST_FILE_BYTES
 from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
 
-SUFFIXES = (".h5",)
+SUFFIXES: tuple[str, ...] = (".h5",)
 _CLASSES = {  # first weight of a layer in Keras 2 -> name of its class in Keras 3
     "depthwise_kernel": "depthwise_conv2d",
     "kernel": "conv2d",

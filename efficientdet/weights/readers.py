@@ -50,9 +50,9 @@ def reader_of(path: str | os.PathLike) -> WeightReader | None:
 
 
 def _readers() -> Iterator[WeightReader]:
-    from efficientdet.weights import keras_files, safetensors_files
+    from efficientdet.weights import keras_files
 
-    yield from (safetensors_files, keras_files)
+    yield keras_files
     yield from load_plugins(PLUGINS)
 
 

@@ -21,7 +21,6 @@ Log = Callable[[str], None]
 _BLOCK = 2**18
 _TIMEOUT_SECONDS = 5.0  # limit to connect and of silence; a transfer that has begun is resumed
 _SECONDS_BETWEEN_REPORTS = 10.0
-_PACE_SECONDS, _LEAST_BYTES = 60.0, 60 * 1024  # a transfer that brings less in this time, retries included, is given up
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
 _SIZE_TOLERANCE = 1.01  # factor; the published size is rounded
 _LARGEST = 2**31  # bytes of a file whose size is not published
@@ -36,20 +35,6 @@ def file_digest(path: Path, kind: str = "sha256") -> str:
     """Return the digest of a file in hexadecimal digits."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, partial(hashlib.new, kind, usedforsecurity=False)).hexdigest()
-
-
-class _Pace:
-    """Pace of a transfer of which some bytes are stored already."""
-
-    def __init__(self, stored_bytes: int):
-        self._bytes, self._since = stored_bytes, time.monotonic()
-
-    def is_too_slow(self, stored_bytes: int) -> bool:
-        """Return whether too little has come in the last _PACE_SECONDS."""
-        if time.monotonic() - self._since < _PACE_SECONDS:
-            return False
-        progress, self._bytes, self._since = stored_bytes - self._bytes, stored_bytes, time.monotonic()
-        return 0 <= progress < _LEAST_BYTES  # negative: it began from scratch
 
 
 @dataclass(frozen=True)
@@ -93,11 +78,11 @@ class Transfer:
 
     def _download(self) -> None:
         """Transfer until the file is complete; fail after several retries without progress, or if the first fails."""
-        failures, any_received, pace = 0, False, _Pace(self._stored_bytes())
+        failures, any_received = 0, False
         while True:
             resumed_bytes = self._stored_bytes()
             try:
-                self._receive(resumed_bytes, pace)
+                self._receive(resumed_bytes)
                 return
             except _Interrupted as error:
                 failures = 0 if self._stored_bytes() > resumed_bytes else failures + 1
@@ -111,13 +96,13 @@ class Transfer:
                 if failures:
                     time.sleep(_RETRY_DELAYS[failures - 1])
 
-    def _receive(self, offset: int, pace: _Pace) -> None:
+    def _receive(self, offset: int) -> None:
         """Request the missing part. Raise _Interrupted if a retry may help, else InputError; OSError of the disk."""
         if response := self._request(offset):
             with response:
                 if offset and not (response.headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
                     offset = 0  # the server sends the file from the start
-                self._store(response, offset, pace)
+                self._store(response, offset)
 
     def _request(self, offset: int) -> http.client.HTTPResponse | None:
         """Return the server's response; None if no byte is missing."""
@@ -137,7 +122,7 @@ class Transfer:
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: invalid URL
             raise _Interrupted(_reason(error)) from error
 
-    def _store(self, response: http.client.HTTPResponse, offset: int, pace: _Pace) -> None:
+    def _store(self, response: http.client.HTTPResponse, offset: int) -> None:
         length = response.headers.get("Content-Length") or ""
         received, reported_at = 0, time.monotonic()
         with open(self.part, "r+b" if offset else "wb") as part:
@@ -145,11 +130,6 @@ class Transfer:
             while block := self._next_block(response):
                 part.write(block)
                 received += len(block)
-                if pace.is_too_slow(offset + received):
-                    raise InputError(
-                        f"{self.url}: sent fewer than {_LEAST_BYTES:,} bytes in {_PACE_SECONDS:.0f} s; run this again "
-                        f"to resume, or download it from elsewhere to {self.target}"
-                    )
                 if time.monotonic() > reported_at + _SECONDS_BETWEEN_REPORTS:
                     reported_at = time.monotonic()
                     total = offset + int(length) if length.isdigit() else self.file.size

@@ -11,11 +11,11 @@ RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
 
 
-def retinanet_sizes(anchor_scale: float = 4.0, *, min_level: int = 3) -> tuple[tuple[int, ...], ...]:
+def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
     """Return the sides in pixels of the square anchors up to P7: `anchor_scale` cells times 2^(0, 1/3, 2/3)."""
     return tuple(
         tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
-        for level in range(min_level, 8)
+        for level in range(3, 8)
     )
 
 

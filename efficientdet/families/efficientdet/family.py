@@ -15,23 +15,19 @@ import numpy as np
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
 from efficientdet.families.efficientdet.presets import (
     ACTIVATIONS_PER_PIXEL,
+    IMAGENET,
     LITE_NORMALIZATION,
     LITE_PREFIX,
     NVIDIA_CONVENTIONS,
     PRESETS,
     QUICKSTART,
-)
-from efficientdet.families.efficientdet.torch_weights import (
-    IMAGENET,
     TENSORFLOW,
-    from_torch,
-    hyperparameters_of_torch,
-    scheme_of,
 )
 from efficientdet.families.family import Arrays, ClassLayout, Family, Shapes
 from model.weight_arrays import is_object_based, is_of_model
 from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
 from program_support.errors import InputError
+from program_support.plugins import load_plugins
 
 if TYPE_CHECKING:
     from model.dense_detector import DenseDetector
@@ -107,8 +103,8 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
         NVIDIA's classifiers normalize their input once, which is the default; its detectors normalize it twice.
         google/automl's weights have ImageNet's normalization or, with AdvProp, another, which nothing shows.
         """
-        if scheme := scheme_of(arrays):
-            return hyperparameters_of_torch(arrays, scheme=scheme, stated=stated, padding=given.get("conv_padding"))
+        if foreign := _foreign_weights(arrays):
+            return foreign.conventions(arrays, stated=stated, padding=given.get("conv_padding"))
         if any(name.startswith(LITE_PREFIX) for name in arrays):
             return TENSORFLOW | LITE_NORMALIZATION
         if is_keras(arrays):
@@ -122,8 +118,8 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
             return from_nvidia(arrays, names)
         if is_keras(arrays):
             return from_keras(arrays, names)
-        if scheme := scheme_of(arrays):
-            return from_torch(arrays, names, scheme=scheme)
+        if foreign := _foreign_weights(arrays):
+            return foreign.named_arrays(arrays, names)
         return super().named_arrays(arrays, names, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:
@@ -141,6 +137,15 @@ class EfficientDetFamily(Family[EfficientDetHyperparameters]):
     def class_layout(self, name: str, shapes: Shapes) -> ClassLayout | None:
         """Return the layout of the class predictor, whose last axis is (anchor, class)."""
         return ClassLayout(before=_anchors_per_cell(shapes)) if _WITH_CLASSES.fullmatch(name) else None
+
+
+def _foreign_weights(arrays: Arrays) -> Any:
+    """Return the plugin that translates these arrays of another program; None if none recognizes them.
+
+    A plugin has three methods: `recognizes(names)`; `conventions(names, stated=, padding=)`, see
+    `Family.imported_conventions`; `named_arrays(arrays, names)`.
+    """
+    return next((one for one in load_plugins("efficientdet.efficientnet_weights") if one.recognizes(arrays)), None)
 
 
 def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_level: int = 3) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from dataset.files.untrusted_values import shown
-from efficientdet.families.efficientdet.presets import BACKBONES
+from efficientdet.families.efficientdet.presets import BACKBONES, IMAGENET
 from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, Hyperparameters, Removed, check_order
 from efficientdet.families.nms_configs import NmsConfigs
 from object_detection.geometry.anchor_grid import AnchorConfig
@@ -23,8 +23,6 @@ from program_support.checked_fields import (
 from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
-IMAGENET_MEAN_RGB = tuple(255 * value for value in (0.485, 0.456, 0.406))
-IMAGENET_STDDEV_RGB = tuple(255 * value for value in (0.229, 0.224, 0.225))
 ACTIVATIONS = {  # the reference's names -> Keras's
     "silu": "silu",
     "swish": "silu",
@@ -116,8 +114,8 @@ class EfficientDetHyperparameters(Hyperparameters):
     conv_padding: Annotated[str, one_of("same", "symmetric")] = "same"  # with stride 2: TensorFlow's or PyTorch's
     batch_norm_epsilon: Positive = 1e-3  # the backbone's
     survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
-    mean_rgb: tuple = IMAGENET_MEAN_RGB  # that is subtracted from red, green and blue (0 to 255); one number: from all
-    stddev_rgb: tuple = IMAGENET_STDDEV_RGB  # by which red, green and blue are then divided; one number: all
+    mean_rgb: tuple = IMAGENET["mean_rgb"]  # subtracted from red, green and blue (0 to 255); one number: from all
+    stddev_rgb: tuple = IMAGENET["stddev_rgb"]  # by which red, green and blue are then divided; one number: all
     normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
     # which anchors are positive: by IoU thresholds, or by the network's outputs (task alignment)

@@ -5,6 +5,11 @@ from efficientdet.families.quickstart_recipe import LearningRate, QuickstartReci
 
 LITE_PREFIX = "efficientnet-lite"
 LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # google/automl's training had it
+IMAGENET = {
+    "mean_rgb": tuple(255 * value for value in (0.485, 0.456, 0.406)),
+    "stddev_rgb": tuple(255 * value for value in (0.229, 0.224, 0.225)),
+}
+TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}  # of weights that were trained with it
 LITE_BACKBONES = tuple(f"{LITE_PREFIX}{number}" for number in range(5))
 BACKBONES = (*(f"efficientnet-b{number}" for number in range(8)), *LITE_BACKBONES)
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dataset.files.untrusted_values import shown
-from efficientdet.weights.safetensors_files import BFLOAT16, numbers_of
+from efficientdet.plugins.torch_weights.safetensors_files import BFLOAT16, numbers_of
 from program_support.errors import InputError
 
 ONLY_TENSORS = (

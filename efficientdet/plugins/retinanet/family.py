@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
+from efficientdet.families.hyperparameters import Removed
 from efficientdet.families.nms_configs import NmsConfigs, suppression_config
-from efficientdet.families.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
+from efficientdet.plugins.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
 from object_detection.geometry.anchor_conventions import RETINANET_SCALES, retinanet_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
 from program_support.checked_fields import (
@@ -50,6 +51,9 @@ TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 class RetinaNetHyperparameters(TorchHyperparameters):
     """Hyperparameters of RetinaNet with the published defaults."""
 
+    REMOVED: ClassVar[dict[str, Removed]] = TorchHyperparameters.REMOVED | {
+        "min_level": Removed("a pyramid from level 2 was removed; anchor_scale=2 gives smaller anchors", (3,))
+    }
     RATE_OPTIMIZER: ClassVar[str] = "adam"
 
     # input
@@ -62,7 +66,6 @@ class RetinaNetHyperparameters(TorchHyperparameters):
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
     batch_norm_epsilon: NonNegative = 1e-5
-    min_level: Annotated[int, between(2, 3)] = 3  # finest level of the pyramid; 2 has four times as many anchors
     # side of the smallest anchor of a level in cells; with 0.25 the smallest anchor is 2 pixels wide
     anchor_scale: Annotated[float, at_least(0.25)] = 4.0
     aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of anchors, each in three sizes
@@ -100,11 +103,11 @@ class RetinaNetHyperparameters(TorchHyperparameters):
 def anchor_levels(
     hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
 ) -> list[AnchorLevel]:
-    """Return the anchors of min_level to P7, from the image size and the cells (rows, columns) of each level."""
+    """Return the anchors of P3 to P7, from the image size and the cells (rows, columns) of each level."""
     return rounded_levels(
         image_size,
         cells,
-        sizes=retinanet_sizes(hparams.anchor_scale, min_level=hparams.min_level),
+        sizes=retinanet_sizes(hparams.anchor_scale),
         height_to_width=[1 / ratio for ratio in hparams.aspect_ratios],
     )
 
@@ -117,7 +120,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     hyperparameters = RetinaNetHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
-    conventions = ("batch_norm_epsilon", "resize", "longer_side", "min_level", "anchor_scale", "aspect_ratios")
+    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale", "aspect_ratios")
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
 
@@ -127,9 +130,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     def build(
         self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "DenseDetector":
+        from efficientdet.plugins.retinanet.network import RetinaNetConfig, build_retinanet
         from model.dense_detector import DenseDetector, DenseDetectorConfig
         from model.dense_losses import LossConfig
-        from model.retinanet import RetinaNetConfig, build_retinanet
         from object_detection.assignment.anchor_assignment import IouAssigner
         from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 
@@ -139,7 +142,6 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
                 backbone=hparams.backbone_name,
                 image_size=image_size,
                 num_classes=num_classes,
-                min_level=hparams.min_level,
                 anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios),
                 epsilon=hparams.batch_norm_epsilon,
                 trainable_stages=hparams.trainable_backbone_stages,
@@ -189,9 +191,9 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
-        """Return the anchors of min_level to P7."""
+        """Return the anchors of P3 to P7."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[hparams.min_level :]))
+        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
 
     def activations_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Return the value of the published network, also for changed hyperparameters."""

@@ -1,7 +1,7 @@
 """Weights of EfficientNet and EfficientDet of PyTorch programs: names of their layers, hyperparameters, translation.
 
-Each program has an entry in `SCHEMES`; a further program is a further entry. effdet's detectors have timm's names below
-`backbone.`.
+`WEIGHTS` is found in the group `efficientdet.efficientnet_weights` of `program_support/plugins.py`. Each program has an
+entry in `SCHEMES`; a further program is a further entry. effdet's detectors have timm's names below `backbone.`.
 """
 
 import re
@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.families.efficientdet.hyperparameters import IMAGENET_MEAN_RGB, IMAGENET_STDDEV_RGB
-from efficientdet.families.efficientdet.presets import LITE_NORMALIZATION
+from efficientdet.families.efficientdet.presets import IMAGENET, LITE_NORMALIZATION, TENSORFLOW
 from program_support.errors import InputError
 
 QUAD_NODE = "fpn.cell.0.fnode.20."  # a BiFPN of six levels has 10 nodes in a cell, a quad FPN of five has 21
 _MIXED = "its backbone pads as PyTorch does and its pyramid as TensorFlow does, which is not supported"
-TENSORFLOW = {"conv_padding": "same", "batch_norm_epsilon": 1e-3}
 _PYTORCH = {"conv_padding": "symmetric", "batch_norm_epsilon": 1e-5}
 _BLOCKS_OF_B4 = 32  # torchvision's larger networks have epsilon 1e-3
 _INCEPTION = {"mean_rgb": (127.5,) * 3, "stddev_rgb": (127.5,) * 3}
-IMAGENET = {"mean_rgb": IMAGENET_MEAN_RGB, "stddev_rgb": IMAGENET_STDDEV_RGB}
 _ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _REDUNDANT_BIAS = "class_net.conv_rep.0.conv_pw.bias"  # effdet's ports of TensorFlow's detectors have it
 # timm's and effdet's names; ap: AdvProp; ra4: the recipe of MobileNet-v4
@@ -320,3 +317,23 @@ def _effdet_path(layer: str, role: str, finest: int) -> str | None:
             path = path.format(*match.groups(), level=level and int(level) - finest)  # the level is the last group
             return path + (_SEPARABLE[role] if is_separable else "")
     return None
+
+
+class _TorchEfficientNets:
+    """Weights of the programs in `SCHEMES`, see `_foreign_weights` of the family."""
+
+    def recognizes(self, names: Iterable[str]) -> bool:
+        return scheme_of(names) is not None
+
+    def conventions(self, names: Iterable[str], *, stated: str, padding: str | None) -> dict[str, Any]:
+        scheme = scheme_of(names)
+        assert scheme is not None  # the names are recognized
+        return hyperparameters_of_torch(names, scheme=scheme, stated=stated, padding=padding)
+
+    def named_arrays(self, arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+        scheme = scheme_of(arrays)
+        assert scheme is not None
+        return from_torch(arrays, names, scheme=scheme)
+
+
+WEIGHTS = _TorchEfficientNets()

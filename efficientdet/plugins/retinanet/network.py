@@ -22,7 +22,6 @@ class RetinaNetConfig:
     """Shape of the network.
 
     Attributes:
-        min_level: finest level of the pyramid, 2 or 3.
         trainable_stages: number of trainable stages of the backbone's five, counted from the last.
         head_kernel_stddev: initial standard deviation of the heads' hidden kernels. With the published 0.01 each of the
             four convolutions reduces its input to a third, so that training without pretrained weights does not
@@ -32,7 +31,6 @@ class RetinaNetConfig:
     backbone: str
     image_size: tuple[int, int]  # height, width
     num_classes: int
-    min_level: int = 3
     anchors_per_cell: int = 9
     epsilon: float = 1e-5  # batch normalization's
     head_kernel_stddev: float = 0.01
@@ -53,12 +51,10 @@ def build_retinanet(
     try:
         images = keras.Input((*config.image_size, 3), name="images")
         stages = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
-        levels = build_feature_pyramid(stages[1:], prefix=PYRAMID, finer=stages[config.min_level - 2 : 1])
+        levels = build_feature_pyramid(stages[1:], prefix=PYRAMID)
         levels = with_two_coarser(levels, prefix=PYRAMID)
         bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
-        head = partial(
-            _head, levels, min_level=config.min_level, anchors=config.anchors_per_cell, stddev=config.head_kernel_stddev
-        )
+        head = partial(_head, levels, anchors=config.anchors_per_cell, stddev=config.head_kernel_stddev)
         logits = head("head.classification_head", "cls_logits", values=config.num_classes, bias=bias)
         deltas = head("head.regression_head", "bbox_reg", values=4, bias=keras.initializers.Zeros())
         network = keras.Model(images, [logits, deltas], name="retinanet")
@@ -73,7 +69,6 @@ def _head(
     name: str,
     predictor: str,
     *,
-    min_level: int,
     anchors: int,
     values: int,
     stddev: float,
@@ -99,7 +94,7 @@ def _head(
         name=f"{name}.{predictor}",
     )
     flat = []
-    for level, features in enumerate(levels, start=min_level):
+    for level, features in enumerate(levels, start=3):
         for number, layer in enumerate(hidden):
             features = layers.ReLU(name=f"{name}.relu{number}.p{level}")(layer(features))
         flat.append(layers.Reshape((-1, values), name=f"{name}.flat.p{level}")(predict(features)))

@@ -1,21 +1,19 @@
-"""Read safetensors files, also those that are divided into parts."""
+"""Read safetensors files."""
 
 import os
 import struct
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from dataset.files.bounded_files import read_json, read_regular_file
+from dataset.files.bounded_files import read_regular_file
 from dataset.files.untrusted_values import error_context, shown
-from efficientdet.weights.hub_files import PART
 from program_support.errors import InputError
 
 BFLOAT16 = "bfloat16"
-INDEX = ".safetensors.index.json"  # names the part of each array
-SUFFIXES = (".safetensors", INDEX)
+SUFFIXES = (".safetensors",)
 _NUMBERS = {
     "F64": "f8",
     "F32": "f4",
@@ -39,28 +37,11 @@ def recognizes(head: bytes) -> bool:
 
 
 def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Return the arrays by name, read-only, with bfloat16 as float32; of all parts for one part or their index.
+    """Return the arrays by name, read-only, with bfloat16 as float32.
 
     Raises:
         InputError: naming the file, if it is damaged, larger than 1 GiB or has a data type that NumPy lacks.
     """
-    return {name: array for part in _parts(os.fspath(path)) for name, array in _read_part(part).items()}
-
-
-def _parts(path: str) -> list[str]:
-    """Return the files of which one is a part; for the index of parts those that it names."""
-    if path.endswith(INDEX):
-        content = read_json(path)
-        parts = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
-            raise InputError(f"{path}: expected the files of the arrays (weight_map)")
-        return [str(Path(path).with_name(Path(name).name)) for name in sorted({*parts.values()})]
-    if not (match := PART.search(path)):
-        return [path]
-    return [PART.sub(f"-{number:05d}-of-{match[2]}", path) for number in range(1, int(match[2]) + 1)]
-
-
-def _read_part(path: str) -> dict[str, np.ndarray]:
     with error_context(f"{path}:"):
         try:
             entries = dict(deserialize(read_regular_file(path)))  # in an order that differs from call to call
@@ -89,3 +70,6 @@ def numbers_of(content: bytes | memoryview, number: str, *, big_endian: bool = F
         return np.frombuffer(content, np.uint8) != 0
     stored = np.frombuffer(content, np.dtype(number).newbyteorder(order))
     return stored.astype(stored.dtype.newbyteorder("="), copy=False)
+
+
+READER = SimpleNamespace(SUFFIXES=SUFFIXES, recognizes=recognizes, read=read)
