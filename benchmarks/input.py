@@ -1,5 +1,7 @@
 """Measure the training input in images/s: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
 
+For some of the cores: `taskset -c 0-3 python ...`.
+
 Two loaders take turns in one process: decoding the same JPEGs, the upper limit of any loader that reads every pixel,
 and our input, which yields uint8 images and boxes; the training step normalizes and assigns on its device.
 """

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.devices.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
+from efficientdet.devices.device import backend_name, device_name, peak_device_memory, peak_host_memory, trace, versions
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
     parser.add_argument("--no_toy", action="store_true", help="Time only the complete step.")
+    parser.add_argument("--trace", help="Folder for a profiler's trace of the last run, see kernels.py.")
     arguments = parser.parse_args()
     if accelerator_count() == 0:
         keep_freed_memory()
@@ -142,6 +143,9 @@ def main() -> None:
             f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s per step, {min(values):.3f} to "
             f"{max(values):.3f}"
         )
+    if arguments.trace:
+        with trace(arguments.trace):
+            step(batches[arguments.boxes[0]])
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
     print(
         "peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value)

@@ -92,14 +92,18 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
         self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Return class logits [B, A, K] and box deltas [B, A, 4], float32 for any precision."""
+        """Return class logits [B, A, K] and box deltas [B, A, 4], float32 for any precision.
+
+        In training the logits keep the precision of the network: the losses convert them as they read them, so that
+        an accelerator never writes them, the largest arrays of a step, in float32.
+        """
         if training:
             normalized = self.normalize(images, sizes)
             run = self._training if has_frozen_norms(self.network) else partial(self.network, training=True)
             class_logits, box_deltas = run(normalized)
-        else:
-            normalize = self.normalize if None in images.shape else self._normalize  # XLA needs a known B
-            class_logits, box_deltas = self._inference(normalize(images, sizes))
+            return class_logits, ops.cast(box_deltas, "float32")
+        normalize = self.normalize if None in images.shape else self._normalize  # XLA needs a known B
+        class_logits, box_deltas = self._inference(normalize(images, sizes))
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:

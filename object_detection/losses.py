@@ -17,8 +17,8 @@ _UNLIMITED_LOG_SIZE = 32.0  # e^32 times the side of an anchor: its square is st
 def focal_loss(logits: Tensor, targets: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> Tensor:
     """Return the focal loss of each entry (Lin et al. 2017, eq. 5), finite at any logit.
 
-    logits float32 and targets (bool, True for the entry's class) have one shape; differentiable in the logits. The
-    smoothed target enters the cross entropy only, not the modulating factor, as in the published training.
+    logits, of any precision, and targets (bool, True for the entry's class) have one shape; differentiable in the
+    logits. The smoothed target enters the cross entropy only, not the modulating factor, as in the published training.
     """
     return _focal_loss(logits, lambda: targets, alpha=alpha, gamma=gamma, label_smoothing=label_smoothing)
 
@@ -48,18 +48,33 @@ def _focal_loss(
         weight = ops.where(is_target, alpha, 1.0 - alpha) * _power(wrong, gamma)
         return is_target, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
 
+    def loss(logits: Tensor) -> Tensor:
+        _, _, weight, cross_entropy = terms(logits)
+        return weight * cross_entropy
+
+    def slope(logits: Tensor) -> Tensor:
+        is_target, wrong, weight, cross_entropy = terms(logits)
+        of_wrong = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
+        return ops.where(is_target, -of_wrong, of_wrong)
+
+    return _of_logits(logits, loss, slope)
+
+
+def _of_logits(logits: Tensor, loss: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a loss, float32, of logits of any precision, with its slope in them as gradient.
+
+    Both are computed in float32 from the logits, which alone are kept: on an accelerator one pass reads them and one
+    writes the gradient in their precision, a third of the memory passes of automatic differentiation.
+    """
+
     @ops.custom_gradient
     def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        """Return the loss, and a gradient that keeps only the logits and needs a third of autodiff's memory passes."""
-
         def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
             outer = arguments[-1] if upstream is None else upstream
-            is_target, wrong, weight, cross_entropy = terms(logits)
-            slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
-            return outer * ops.where(is_target, -slope, slope)
+            outer = outer if len(outer.shape) == len(logits.shape) else outer[..., None]  # a loss of all K logits
+            return ops.cast(outer * slope(ops.cast(logits, "float32")), logits.dtype)
 
-        _, _, weight, cross_entropy = terms(logits)
-        return weight * cross_entropy, gradient
+        return loss(ops.cast(logits, "float32")), gradient
 
     return of_logits(logits)
 
@@ -82,7 +97,6 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
     logits. An ignored entry needs a valid class too: mask its loss. Finite at any finite logits. Only the logits and
     the classes are kept for the gradient.
     """
-    logits = ops.cast(logits, "float32")
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
 
     def terms(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -91,17 +105,15 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
         powers = ops.exp(below)
         return classes[..., None] == numbers, below, powers, ops.sum(powers, axis=-1)
 
-    @ops.custom_gradient
-    def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
-            outer = arguments[-1] if upstream is None else upstream
-            is_class, _, powers, total = terms(logits)
-            return outer[..., None] * (powers / total[..., None] - ops.cast(is_class, "float32"))
-
+    def loss(logits: Tensor) -> Tensor:
         is_class, below, _, total = terms(logits)
-        return ops.log(total) - ops.sum(ops.where(is_class, below, 0.0), axis=-1), gradient
+        return ops.log(total) - ops.sum(ops.where(is_class, below, 0.0), axis=-1)
 
-    return of_logits(logits)
+    def slope(logits: Tensor) -> Tensor:
+        is_class, _, powers, total = terms(logits)
+        return powers / total[..., None] - ops.cast(is_class, "float32")
+
+    return _of_logits(logits, loss, slope)
 
 
 def hardest(losses: Tensor, counts: Tensor) -> Tensor:
@@ -155,7 +167,7 @@ def quality_focal_loss(logits: Tensor, classes: Tensor, scores: Tensor) -> Tenso
     quality, which suppression relies on.
 
     Args:
-        logits: [..., K] float32; the loss is differentiable in them alone, and finite at any finite logit.
+        logits: [..., K] of any precision; the loss is differentiable in them alone, and finite at any finite logit.
         classes: [...] int32, the class of each anchor, -1 for none.
         scores: [...] float32, 0 .. 1.
 
@@ -171,17 +183,15 @@ def quality_focal_loss(logits: Tensor, classes: Tensor, scores: Tensor) -> Tenso
         probability = ops.sigmoid(logits)
         return probability, probability - target, cross_entropy
 
-    @ops.custom_gradient
-    def of_logits(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> Tensor:
-            probability, error, cross_entropy = terms(logits)
-            slope = error * (2.0 * probability * ops.sigmoid(-logits) * cross_entropy + ops.square(error))
-            return (arguments[-1] if upstream is None else upstream) * slope
-
+    def loss(logits: Tensor) -> Tensor:
         _, error, cross_entropy = terms(logits)
-        return ops.square(error) * cross_entropy, gradient
+        return ops.square(error) * cross_entropy
 
-    return of_logits(logits)
+    def slope(logits: Tensor) -> Tensor:
+        probability, error, cross_entropy = terms(logits)
+        return error * (2.0 * probability * ops.sigmoid(-logits) * cross_entropy + ops.square(error))
+
+    return _of_logits(logits, loss, slope)
 
 
 def iou_loss(

@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
     several = {"model_dir": f"{folder}/several", "shard_optimizer_state": True, **settings}
     with stopped_step():
         assert train(TrainingConfig(batch_size=1, **several)).exit_code == 143
-    assert read_description(f"{folder}/several/ckpt").global_step == 6
+    assert read_description(f"{folder}/several/ckpt").global_step in (STOPPED, STOPPED + 1)  # a thread gets the signal
     for _ in range(2):  # the second time as after a kill behind the last checkpoint: no step is left
         train(TrainingConfig(num_devices=4, batch_size=2, **several))
         arrays.append(read_arrays(f"{folder}/several/ckpt-final"))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from drawn_records import draw_records
-from jax_process import TESTS, compiled_quickly, run_script
+from jax_process import TESTS, compiled_quickly, run_script, run_under_jax
 from miniature import miniature_detector
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -135,3 +135,7 @@ def test_infer_finds_the_same_in_the_same_checkpoint(both):
         np.testing.assert_allclose(ours[0], others[0], rtol=1e-3, atol=0.02)  # the best; bbox to 0.01 pixels
         np.testing.assert_allclose(ours[:, 4], others[:, 4], atol=2e-3)
         assert (both[0] / "out" / file).is_file()
+
+
+def test_a_training_compiles_each_of_its_programs_once(tmp_path, with_jax):
+    run_under_jax(TESTS / "compilations.py", tmp_path)

@@ -3,6 +3,7 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.inference.checkpoint_model import build_predict
+from efficientdet.inference.predictor import keras_predictor
 from model.detection_model import DetectionModel, named_variables
 from object_detection.structures import Detections
 
@@ -42,15 +43,20 @@ def test_one_program_finds_what_is_found_on_the_host(monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-2)
 
 
-def test_uses_the_weights_of_the_moment():
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("constant", [False, True])
+def test_uses_the_weights_of_the_moment_or_those_of_its_start(compiled, constant):
     detector = miniature_detector()
-    predict = build_predict(detector, compiled=False)
+    predict = keras_predictor(detector, compiled=compiled, constant_weights=constant)
     before = arrays(predict(*inputs()))
     bias = named_variables(detector.network)["class_net/class-predict/bias"]
     bias.assign(np.full(bias.shape, 3.0, np.float32))
     after = arrays(predict(*inputs()))
     assert before.scores.max() < 0.2
-    assert after.scores[:, 0].min() > 0.9
+    if constant:
+        np.testing.assert_array_equal(after.scores, before.scores)
+    else:
+        assert after.scores[:, 0].min() > 0.9
 
 
 def test_no_detection_above_the_threshold():

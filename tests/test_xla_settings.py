@@ -1,11 +1,12 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from efficientdet.devices import xla_settings
-from efficientdet.devices.xla_settings import launch_convolutions_in_graphs
+from efficientdet.devices.xla_settings import announced_compilation, launch_convolutions_in_graphs
 
 FLAGS = (
     "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,DYNAMIC_SLICE_FUSION,"
@@ -76,3 +77,22 @@ def test_jax_own_variable_moves_the_folder(tmp_path):
     run(tmp_path / "ours", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "users"))
     assert list((tmp_path / "users").iterdir())
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("damage", [None, "", "[]", '{"facts": null}'])
+def test_the_seconds_of_a_compilation_are_told_at_the_next(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(xla_settings, "_LINE_PERIOD_SECONDS", 0.2)
+    lines = []
+    with announced_compilation("a step", "facts", log=lines.append):
+        time.sleep(0.7)
+    assert lines[0] == "compiling a step; on an accelerator this may take minutes"
+    assert lines[1:3] == ["compiling a step: 0 s so far"] * 2
+    if damage is not None:
+        (tmp_path / "cache" / "efficientdet" / "compilation_seconds.json").write_text(damage)
+    lines.clear()
+    with pytest.raises(KeyError), announced_compilation("a step", "facts", log=lines.append):
+        raise KeyError  # of the step
+    assert lines == [
+        "compiling a step" + (", 1 s last time" if damage is None else "; on an accelerator this may take minutes")
+    ]

@@ -41,7 +41,7 @@ def main() -> None:
         )
         return
     model = model.to(arguments.device, memory_format=torch.channels_last).eval()
-    network = torch.compile(model) if arguments.compile else model
+    network = torch.compile(model, mode="reduce-overhead") if arguments.compile else model
 
     def outputs_of(images):
         with torch.autocast(arguments.device, dtype=torch.bfloat16, enabled=arguments.bfloat16):

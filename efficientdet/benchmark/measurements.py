@@ -1,4 +1,4 @@
-"""Latency of a detector: preprocessing, network, post-processing, and end to end from uint8 images to detections.
+"""Latency of a detector: preprocessing, copy, network, post-processing, and end to end from images in host memory.
 
 Every run gets new random images, waits for the device, and is timed separately. Network and inference run under both
 backends and, under JAX, without TensorFlow.
@@ -96,7 +96,7 @@ def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, An
         "compile_s": {
             stage: max(first.seconds[stage] - latency.p50, 0.0)
             for stage, latency in latencies.items()
-            if stage != "preprocessing"
+            if stage not in ("preprocessing", "copy")
         },
         "detections_per_image": float(np.mean([run.detections for run in runs])),
     }
@@ -158,15 +158,17 @@ def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple
 def measure_detector(predict: Predictor, images: Images, *, preprocessing: Callable | None) -> Run:
     """Time one run of each stage in turn, so that other load on the machine affects all of them equally.
 
-    Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied
-    for the stages, because the images of a batch share memory: end to end takes less than the sum of the stages.
+    End to end, from images in host memory, includes the copy of the batch to the device, clipping and scaling of the
+    boxes. If the network runs separately, its outputs are copied for the stages, because the images of a batch share
+    memory: end to end takes less than the sum of the stages.
     """
     seconds = {}
     if preprocessing:
         photographs = images.photographs()
         seconds["preprocessing"], _ = timed(lambda: preprocessing(photographs))
-    batch = to_device(*images.batch())
-    seconds |= _parts(predict, batch)
+    batch = images.batch()
+    seconds["copy"], on_device = timed(lambda: to_device(*batch))
+    seconds |= _parts(predict, on_device)
     seconds["end_to_end"], detections = timed(lambda: predict(*batch))
     return Run(seconds, float(detections.valid.sum(axis=1).mean()))
 

@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
@@ -36,17 +36,34 @@ def backend_name() -> str:
     return keras.backend.backend()
 
 
-def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
-    """Compile a function of tensors into one program, with the weights that `network` has at each call.
+def compiled(function: Callable, network: keras.Model, *, use_xla: bool, constant_weights: bool) -> Callable:
+    """Compile a function of tensors into one program, with the weights of `network`.
+
+    constant_weights: the present weights are part of the program: conversions and transpositions of weights are
+        computed by the compiler, and a call passes no weights. Otherwise each call uses the weights of its time.
 
     Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on. If B is not divisible
     by their number, or Gloo connects them, one of them runs the program.
     """
     if _is_jax():
-        return _jitted(function, network)
+        return _jitted(function, network, constant_weights=constant_weights)
     import tensorflow as tf
 
+    if constant_weights:
+        function = _with_weights(function, network.variables)
     return tf.function(function, jit_compile=use_xla, reduce_retracing=True, autograph=False)
+
+
+def _with_weights(function: Callable, variables: Sequence[keras.Variable]) -> Callable:
+    """Return a function in whose programs the present values of variables are constants."""
+    values = [np.asarray(variable) for variable in variables]
+
+    def run(*arguments):
+        constants = map(ops.convert_to_tensor, values)
+        with keras.StatelessScope(state_mapping=list(zip(variables, constants, strict=True))):
+            return function(*arguments)
+
+    return run
 
 
 def replicate(network: keras.Model, *, batch_size: int) -> None:
@@ -63,6 +80,17 @@ def replicate(network: keras.Model, *, batch_size: int) -> None:
         if count > 1:
             for variable in network.variables:
                 variable.assign(jax.device_put(variable.value, replicated(count)))
+
+
+def assign(variables: Sequence[keras.Variable], arrays: Sequence[np.ndarray]) -> None:
+    """Set variables; under JAX the values are placed on the devices that the present ones are on."""
+    values: Sequence = arrays
+    if _is_jax():
+        import jax
+
+        values = jax.device_put(list(arrays), [variable.value.sharding for variable in variables])
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def to_device(*arrays: np.ndarray) -> list:
@@ -252,12 +280,13 @@ def _is_jax() -> bool:
     return backend_name() == "jax"
 
 
-def _jitted(function: Callable, network: keras.Model) -> Callable:
+def _jitted(function: Callable, network: keras.Model, *, constant_weights: bool) -> Callable:
     import jax
 
     from efficientdet.devices.mesh import shard_batch, uses_gloo
 
     variables = network.variables
+    constants = jax.jit(_with_weights(function, variables)) if constant_weights else None
 
     @jax.jit
     def run(values, *arguments):
@@ -272,6 +301,9 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
             arguments = shard_batch(arguments, devices)
         elif devices > 1:
             values = [value.addressable_data(0) for value in values]
-        return run(values, *jax.tree.map(jax.numpy.asarray, arguments))
+        else:  # the same for all: a program is compiled again for weights that are placed in another way
+            values = jax.device_put(values, jax.local_devices()[0])
+        arguments = jax.tree.map(jax.numpy.asarray, arguments)
+        return constants(*arguments) if constants else run(values, *arguments)
 
     return call

@@ -1,11 +1,17 @@
-"""XLA under JAX on GPUs: how kernels are launched, and where compiled programs are stored."""
+"""Compilation: how XLA launches kernels under JAX, where compiled programs are stored, how long it took last time."""
 
+import contextlib
+import json
 import os
 import re
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 
+from program_support.atomic_files import write_text
 from program_support.user_cache import user_cache
 
 _LAUNCHES = {
@@ -14,6 +20,7 @@ _LAUNCHES = {
     "DYNAMIC_SLICE_FUSION,CONVOLUTION",
     "--xla_gpu_graph_min_graph_size": "1",
 }
+_LINE_PERIOD_SECONDS = 15.0
 _KNOWS_CONVOLUTION = (0, 10, 1)  # jaxlib 0.10.0 ends the process at this name
 
 
@@ -55,3 +62,31 @@ def store_compiled_programs() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_enable_xla_caches", "all")
+
+
+@contextlib.contextmanager
+def announced_compilation(what: str, facts: str, *, log: Callable[[str], None]) -> Iterator[None]:
+    """Log that a block compiles `what`, how long it took with the same facts last time, and a line every 15 seconds."""
+    record, begun, done = user_cache("compilation_seconds.json"), time.monotonic(), threading.Event()
+    seconds: dict[str, float] = {}
+    try:
+        seconds = json.loads(record.read_text(encoding="utf-8"))
+        last = f", {seconds[facts]:.0f} s last time"
+    except (OSError, ValueError, TypeError, KeyError):  # the first time, or the file is damaged
+        last = "; on an accelerator this may take minutes"
+    log(f"compiling {what}{last}")
+
+    def report() -> None:
+        while not done.wait(_LINE_PERIOD_SECONDS):
+            log(f"compiling {what}: {time.monotonic() - begun:.0f} s so far")
+
+    reporter = threading.Thread(target=report, daemon=True, name="compilation")
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()
+    with contextlib.suppress(OSError):  # no home, or it cannot be written: the next start does not know the time
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, json.dumps({**seconds, facts: time.monotonic() - begun}))

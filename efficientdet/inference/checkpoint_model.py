@@ -94,12 +94,12 @@ def build_predict(
     int8_images: Sequence[str] = (),
     resize: "ResizeRule | None" = None,
 ) -> Predictor:
-    """Return `keras_predictor`, or a detector in another runtime with the current weights.
+    """Return a detector with the current weights as constants, run by Keras or in another runtime.
 
     They are quantized to int8 if there are `int8_images`, which `resize` converts to inputs.
     """
     if runtime == "keras":
-        return keras_predictor(detector, compiled=compiled)
+        return keras_predictor(detector, compiled=compiled, constant_weights=True)
     return host_predictor(detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize))
 
 

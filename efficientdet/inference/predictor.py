@@ -15,14 +15,14 @@ from model.detection_model import DetectionModel
 from object_detection.structures import Detections, Tensor, stacked
 
 
-def keras_predictor(detector: DetectionModel, *, compiled: bool) -> Predictor:
+def keras_predictor(detector: DetectionModel, *, compiled: bool, constant_weights: bool) -> Predictor:
     """Return a detector for images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
 
-    It uses the weights of the network at each call.
+    It uses the weights of the network at each call; with `constant_weights`, the present ones.
     """
     if compiled or accelerator_count() or not detector.postprocessing.detects_on_host:
-        return _backend_predictor(detector, use_xla=compiled)
-    return host_predictor(detector, _backend_network(detector))
+        return _backend_predictor(detector, use_xla=compiled, constant_weights=constant_weights)
+    return host_predictor(detector, _backend_network(detector, constant_weights=constant_weights))
 
 
 def host_predictor(detector: DetectionModel, network: Callable[..., list[Any]]) -> Predictor:
@@ -64,22 +64,23 @@ def host_predictor(detector: DetectionModel, network: Callable[..., list[Any]]) 
     return Predictor(detect, outputs, postprocess)
 
 
-def _backend_predictor(detector: DetectionModel, *, use_xla: bool) -> Predictor:
+def _backend_predictor(detector: DetectionModel, **settings: bool) -> Predictor:
     """Return the detector as programs of the Keras backend, which are compiled at their first call."""
 
     def detect(images, sizes):
         return detector.detections(detector.outputs(images, sizes), sizes)
 
     programs = (detect, detector.outputs, detector.detections)
-    return Predictor(*(device.compiled(program, detector.network, use_xla=use_xla) for program in programs))
+    return Predictor(*(device.compiled(program, detector.network, **settings) for program in programs))
 
 
-def _backend_network(detector: DetectionModel) -> Callable[..., list[Any]]:
-    """Return the network, run by the Keras backend with the weights that it has at each call, as a `Network`."""
+def _backend_network(detector: DetectionModel, *, constant_weights: bool) -> Callable[..., list[Any]]:
+    """Return the network, run by the Keras backend, as a `Network`."""
     program = device.compiled(
         lambda images, sizes: detector.postprocessing.host_outputs(detector.outputs(images, sizes)),
         detector.network,
         use_xla=False,
+        constant_weights=constant_weights,
     )
 
     def run(images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:

@@ -8,7 +8,7 @@ same code therefore runs in TensorFlow's step, which assigns to variables, and i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 import numpy as np
@@ -48,8 +48,13 @@ class Packing:
         parts = ops.split(vector, self._ends) if self._ends else [vector]
         return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=False)]
 
+    def vector(self, arrays: Iterable) -> np.ndarray:
+        """Return `pack` as a NumPy array: outside of a program, an accelerator would compile each of its operations."""
+        parts = [np.ravel(np.asarray(array, np.float32)) for array in arrays]
+        return np.concatenate([*parts, np.zeros(self._padding, np.float32)])
+
     def arrays(self, vector) -> list[np.ndarray]:
-        """Return the tensors of a vector [size] as NumPy arrays, with one copy from the device."""
+        """Return `unpack` as NumPy arrays, with one copy from the device."""
         parts = np.split(np.asarray(vector), self._ends)
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)]
 
@@ -214,14 +219,13 @@ class WeightAverage:
         self.decay = decay
         self.variables = variables
         self.packing = Packing([variable.shape for variable in variables], parts=parts)
-        values = self.packing.pack([variable.value for variable in variables])
-        # A copy through NumPy: a keras.Variable may share memory with its initial value.
-        self.packed = keras.Variable(np.array(values), trainable=False, name="average")
+        values = self.packing.vector(variable.value for variable in variables)
+        self.packed = keras.Variable(values, trainable=False, name="average")
 
     @property
-    def averages(self) -> list:
+    def averages(self) -> list[np.ndarray]:
         """The average of each variable, float32."""
-        return self.packing.unpack(self.packed.value)
+        return self.packing.arrays(self.packed.value)
 
     def update(self, step, *, applied=True):
         """Update the average after step `step` (1 is the first) if `applied`; return the packed averages."""

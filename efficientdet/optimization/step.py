@@ -40,7 +40,7 @@ class TrainStep:
     ):
         self.detector, self.optimizer, self.average, self.network = detector, optimizer, average, detector.network
         self.world, self.parts, self.compiled, self.seed = world, parts, compiled, seed
-        self._weight_losses = tuple(detector.regularization())
+        self._weight_losses: tuple[str, ...] = ()  # names of losses of weights alone, set by `loss`
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict[str, Tensor]:
         """Run a training step and return its sums."""
@@ -59,6 +59,7 @@ class TrainStep:
         regularization = {
             name: value / (self.world.replicas * self.parts) for name, value in self.detector.regularization().items()
         }
+        self._weight_losses = tuple(regularization)
         terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return reduce(add, terms.values()), terms
 

@@ -1,5 +1,6 @@
 """The training loop: for each epoch the steps, checkpoint, calibration, evaluation and report."""
 
+import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -15,8 +16,10 @@ from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.provenance import FILE_NAME as PROVENANCE
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
+from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
+from efficientdet.devices.xla_settings import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
@@ -34,6 +37,17 @@ from program_support.signals import exit_code
 _START_FILES = ("config.json", "classes.json")
 _REPORT_FILE = "report.html"
 _SUBMISSION = "detections_test-dev2017_test_results.json"
+# that determine the program of a step
+_COMPILED_FACTS = (
+    "backend",
+    "model",
+    "image_size",
+    "classes",
+    "batch_size",
+    "accumulate_steps",
+    "precision",
+    "use_xla",
+)
 _COMPILATION_FACTOR = 20.0  # allowed duration of the first step, as a multiple of the later ones
 
 Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not been read
@@ -215,8 +229,6 @@ class Training:
     def _train_epoch(self, epoch: int, bar: Progress) -> None:
         run = self._run
         run.journal.event("epoch_started", epoch=epoch)
-        if run.state.step == run.first_step:
-            run.journal.print("compiling the training step; the first step may take minutes")
         try:
             self._last_loss = self._take_steps(bar)
         finally:
@@ -279,7 +291,11 @@ class Training:
     def _start(self, batch: Batch) -> Started:
         """Start a step, which on an accelerator may still run when this returns."""
         run, state, rate = self._run, self._run.state, self._run.learning_rate
-        with run.stopwatch.measuring(self._activity(state.step + 1)):
+        with contextlib.ExitStack() as stack:
+            if (activity := self._activity(state.step + 1)) == "compilation":
+                facts = f"{device_name()} {' '.join(str(run.facts[name]) for name in _COMPILED_FACTS)}"
+                stack.enter_context(announced_compilation("the training step", facts, log=run.journal.print))
+            stack.enter_context(run.stopwatch.measuring(activity))
             report = self._step(batch, rate, self._stop_request.requested)
         state.step += 1
         state.progress.images_seen += run.global_batch_size

@@ -13,6 +13,7 @@ from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.devices.device import assign
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.families.registry import build_detector
 from efficientdet.optimization.optimizer import (
@@ -49,21 +50,21 @@ class TrainingState:
             yield
             return
         variables = self.average.variables
-        raw = [keras.ops.copy(variable.value) for variable in variables]
-        _assign_all(variables, self.average.averages)
+        raw = [np.array(variable.value) for variable in variables]
+        assign(variables, self.average.averages)
         try:
             yield
         finally:
-            _assign_all(variables, raw)
+            assign(variables, raw)
 
     def change_averages(self, change: Callable[[], None]) -> None:
         """Call `change` with the averaged weights in the network, and keep the changed weights as the average."""
         with self.averaged_weights():
             change()
             if self.average is not None:
-                changed = self.average.packing.pack([variable.value for variable in self.average.variables])
+                changed = self.average.packing.vector(variable.value for variable in self.average.variables)
         if self.average is not None:
-            self.average.packed.assign(changed)
+            assign([self.average.packed], [changed])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays for resuming, by the names of the published checkpoints; all ranks must call it."""
@@ -78,7 +79,7 @@ class TrainingState:
         """Return the averaged weights by the names of the weights."""
         assert self.average is not None  # no caller asks for averages of a training without them
         names = _names_of(self.average.variables, self.detector)
-        return dict(zip(names, self.average.packing.arrays(self.average.packed.value), strict=True))
+        return dict(zip(names, self.average.averages, strict=True))
 
     def raw_by_name(self) -> dict[str, np.ndarray]:
         """Return the raw weights by name."""
@@ -111,7 +112,7 @@ class TrainingState:
         for name, variable in self._variables().items():
             variable.assign(read(name, variable.shape))
         for names, packing, packed in self._packed_parts():
-            packed.assign(packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)]))
+            packed.assign(packing.vector(read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)))
         self.step = int(arrays["global_step"])
 
     def broadcast(self) -> None:
@@ -128,7 +129,7 @@ class TrainingState:
         ]
 
         def average() -> None:
-            _assign_all(variables, average_over_ranks(self.world, [np.asarray(each.value) for each in variables]))
+            assign(variables, average_over_ranks(self.world, [np.asarray(each.value) for each in variables]))
 
         average()
         if self.average is not None:
@@ -161,11 +162,6 @@ class TrainingState:
             variables["optimizer/loss_scale/good_steps"] = optimizer.good_steps
         seeds = [variable for variable in network.variables if variable.name == SEED_STATE]
         return variables | {f"run/seed_{number}": variable for number, variable in enumerate(seeds)}
-
-
-def _assign_all(variables: list[keras.Variable], values: list) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
 
 
 def _names_of(variables: list[keras.Variable], detector: DetectionModel) -> list[str]:

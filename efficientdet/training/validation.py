@@ -148,7 +148,7 @@ class Validation:
 
     @cached_property
     def _predict(self) -> Predictor:
-        return keras_predictor(self._run.state.detector, compiled=self._run.runtime.use_xla)
+        return keras_predictor(self._run.state.detector, compiled=self._run.runtime.use_xla, constant_weights=False)
 
     # Pipelines are made once: tracing one takes a second.
     @cached_property

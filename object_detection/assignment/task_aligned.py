@@ -86,6 +86,7 @@ def _best_aligned(
         boxes = ops.take(objects.boxes, existing, axis=1)  # [B, c, 4]
         of_chunk = ops.logical_and(ops.take(may_be_assigned, existing, axis=1), numbers < slots)
         logits = entries(class_logits, ops.cast(ops.take(objects.classes, existing, axis=1), "int32"))  # [B, c, A]
+        logits = ops.cast(logits, "float32")
         overlaps = pairwise_iou(boxes, predicted)
         inside = ops.logical_and(_contains_centers(boxes[:, :, None], anchor_boxes), of_chunk[..., None])
         aligned = ops.where(inside, ops.sigmoid(logits) * ops.square(overlaps * ops.square(overlaps)), 0.0)  # s u^6

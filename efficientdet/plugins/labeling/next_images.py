@@ -181,7 +181,12 @@ def _feature_function(restored: Restored, *, compiled: bool) -> Callable[[np.nda
         )
     images, end = found
     network = keras.Model(images, ops.mean(ops.cast(end, "float32"), axis=(1, 2)))
-    return device.compiled(lambda images, sizes: network(detector.normalize(images, sizes)), network, use_xla=compiled)
+    return device.compiled(
+        lambda images, sizes: network(detector.normalize(images, sizes)),
+        network,
+        use_xla=compiled,
+        constant_weights=True,
+    )
 
 
 def _backbone_end(network: keras.Model, family: Family) -> tuple[keras.KerasTensor, keras.KerasTensor] | None:
