@@ -25,7 +25,7 @@ from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.score_calibration import calibrate_scores
-from object_detection.coco.score_thresholds import MIN_OBJECTS, miss_rate_thresholds
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 
@@ -113,9 +113,6 @@ def _finish(
     measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison)
     if config.calibrate_scores:
         measures = measures.with_score_calibration(calibrate_scores(comparison))
-    if config.miss_rate:
-        guaranteed = miss_rate_thresholds(comparison, miss_rate=config.miss_rate, confidence=config.confidence)
-        measures = measures.with_miss_rate(guaranteed)
     print(measures.table())
     if measures.images == 1 and config.bootstrap != 0:
         print("\nno 95 % intervals: a single image has no spread")
@@ -168,8 +165,6 @@ def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, d
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     """Print the score thresholds and the calibration of the scores; store them with the checkpoint if requested."""
-    if measures.miss_rate_thresholds:
-        print(f"\n{measures.miss_rate_thresholds.table()}")
     if measures.score_calibration:
         print(f"\n{measures.score_calibration.table()}")
     if not measures.score_thresholds:

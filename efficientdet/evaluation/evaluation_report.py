@@ -103,7 +103,7 @@ def evaluation_page(report: EvaluationReport) -> str:
     sections = {
         "Error analysis (TIDE)": _costs(analysis),
         "Precision-recall curves and calibration": _curves(analysis, measures),
-        "Metrics per class": _classes(analysis, measures) + _miss_rates(measures),
+        "Metrics per class": _classes(analysis, measures),
         "Confusion matrix": _confusion(analysis),
         "Images with the most errors": plots and explained + plots,
         "COCO metrics": _metrics(measures),
@@ -235,20 +235,6 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
     first, *rest = columns
     names = ("Class", "Objects", first, *interval, *rest, "Threshold", "Precision", "Recall", "F1")
     return paragraph(lead) + table(names, rows) if rows else ""
-
-
-def _miss_rates(measures: CocoMeasures) -> str:
-    """Return the table of score thresholds for a miss rate; empty without them."""
-    if not (thresholds := measures.miss_rate_thresholds):
-        return ""
-    return _explained_table(
-        "Score thresholds for a miss rate",
-        f"The highest score from which on, on new images of the same kind, {thresholds.meaning} (for each class; the "
-        "images must not be training images). An object is missed if no detection of its class has an IoU of 0.5 or "
-        "more with it.",
-        ("Class", "Threshold", "Missed here", "False positives per image", "Objects", "Images", ""),
-        thresholds.rows(),
-    )
 
 
 def _confusion(analysis: ErrorAnalysis) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds, with_default_thresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
 from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_pages import MOST_LOST, Artifact, Quality
@@ -87,7 +87,6 @@ class ArtifactComparison:
     """Comparison of exported files with their checkpoint."""
 
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
-        restored = replace(restored, description=with_default_thresholds(restored.description, config.threshold))
         self.restored, self._config = restored, config
         index = index_records(config.records) if config.records else None
         self._images = _images(config, index, restored)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from efficientdet.options.model import EvaluatedData, EvaluatedRecords, MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, checked
+from program_support.checked_fields import Count, CountOrZero, Help, checked
 
 
 @checked
@@ -58,15 +58,6 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
             "export.py. Evaluations by train.py always do so."
         ),
     ] = False
-    miss_rate: Annotated[
-        InsideZeroToOne | None,
-        Help(
-            "Also find the highest score threshold of each class at which at most this fraction of the objects is "
-            "missed on new images of the same kind; stored by --store_thresholds. Evaluate on images that the model "
-            "was not trained on."
-        ),
-    ] = None
-    confidence: Annotated[InsideZeroToOne, Help("Probability with which --miss_rate holds for each class.")] = 0.9
     calibrate_scores: Annotated[
         bool,
         Help(

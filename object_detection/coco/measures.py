@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from object_detection.coco.score_calibration import ScoreCalibration
-from object_detection.coco.score_thresholds import MissRateThresholds
 
 MEASURES = {  # name -> definition
     "AP": "precision, IoU 0.50 to 0.95",
@@ -41,15 +40,7 @@ class CocoMeasures:
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
     # 95 % interval (low, high) of each metric of the field of this name: numbers, class_ap, mask_numbers, ...; {}: none
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    miss_rate_thresholds: MissRateThresholds | None = None
     score_calibration: ScoreCalibration | None = None
-
-    def with_miss_rate(self, thresholds: MissRateThresholds) -> "CocoMeasures":
-        """Return the measures with thresholds for a miss rate, which are also stored with a model."""
-        stored = dict(self.score_thresholds)
-        if stored:
-            stored["miss_rate"] = thresholds.to_store(otherwise=stored["overall"])
-        return replace(self, score_thresholds=stored, miss_rate_thresholds=thresholds)
 
     def with_score_calibration(self, calibration: ScoreCalibration) -> "CocoMeasures":
         """Return the measures with a calibration of the scores, which is also stored with a model."""
@@ -80,9 +71,9 @@ class CocoMeasures:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
-        objects = {"miss_rate_thresholds": self.miss_rate_thresholds, "score_calibration": self.score_calibration}
-        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", *objects)}
-        rest |= {name: value.to_json() for name, value in objects.items() if value}
+        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", "score_calibration")}
+        if self.score_calibration:
+            rest["score_calibration"] = self.score_calibration.to_json()
         return {
             **self.numbers,
             **{name: value for name, value in rest.items() if value or not name.startswith(("mask_", "intervals"))},
