@@ -15,7 +15,6 @@ from efficientdet.devices.distributed import World, join_world
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
 from efficientdet.evaluation.evaluation_report import EvaluationReport, error_plots, write_evaluation_report
 from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.evaluation.suspect_page import write_suspects
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.options.evaluate import EvaluateOptions
@@ -28,6 +27,7 @@ from object_detection.coco.score_calibration import calibrate_scores
 from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
+from program_support.plugins import load_plugin
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -128,6 +128,7 @@ def _finish(
         return measures
     numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
     if config.suspects:
+        write_suspects = load_plugin("efficientdet.label_checks", "suspects")
         print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, record_numbers=numbers)}")
     if config.report:
         analysis = ErrorAnalysis(comparison=comparison)

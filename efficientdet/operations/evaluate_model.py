@@ -42,7 +42,7 @@ from program_support.file_patterns import matching_paths
 _FILES_OF_FOLDERS = {  # by the flag of the folder
     "testdev_dir": (TESTDEV_FILE_NAME,),
     "report": ("report.html", "report.json"),
-    "suspects": ("suspects.html", "suspects.json", "proposed.json", "label_studio.json", "label_studio.xml"),
+    "suspects": ("suspects.html", "suspects.json", "proposed.json"),
 }
 
 

@@ -124,7 +124,7 @@ class EvaluationResult(_Result):
         score_thresholds: "overall" and "classes": score thresholds with the best F1.
         score_calibration: errors and maps in `classes` by name, and `table()`; None without calibrate_scores=True.
         report: report.html, or None if no report was requested.
-        suspects: suspects.html, beside the files to correct labels in; None if they were not requested.
+        suspects: suspects.html, beside the labels as proposed; None if they were not requested.
     """
 
     numbers: dict[str, float]

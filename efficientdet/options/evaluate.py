@@ -47,8 +47,8 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
     suspects: Annotated[
         str | None,
         Help(
-            "Output folder for suspects.html: labels that are probably wrong, and files to correct them in. Evaluate "
-            "on images that the model was not trained on, such as those of the folds of a cross-validation."
+            "Output folder for suspects.html: labels that are probably wrong, and proposed.json to correct them in. "
+            "Evaluate on images that the model was not trained on."
         ),
     ] = None
     store_thresholds: Annotated[
