@@ -83,23 +83,6 @@ def test_results_of_another_program(drawn, truth, tmp_path, ground_truth, capsys
         assert "results.json" in found.report.read_text()
 
 
-def test_files_of_a_pattern_are_evaluated_together(drawn, truth, tmp_path):
-    """As one file of all; two that have detections of one image are those of different models."""
-    found = perfect(truth)
-    first = {entry["image_id"] for entry in found[::3]}
-    for number in range(2):
-        content = [entry for entry in found if (entry["image_id"] in first) == (number == 0)]
-        (tmp_path / f"fold{number}.json").write_text(json.dumps(content))
-    (tmp_path / "all.json").write_text(json.dumps(found))
-    results = [
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / name) for name in ("all.json", "fold?.json")
-    ]
-    assert results[0].numbers == results[1].numbers
-    assert results[1].detections == len(found)
-    with pytest.raises(InputError, match=r"fold0.json: has detections of image \d+, as .*all.json has; expected"):
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / "*.json")
-
-
 def test_masks_of_results_are_evaluated(tmp_path):
     drawn = draw_records(tmp_path, images={"val": 3}, side=64, with_masks=True)
     content = json.loads(Path(drawn.annotations("val")).read_text())

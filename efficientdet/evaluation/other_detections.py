@@ -18,7 +18,6 @@ from efficientdet.inference.detect import Detect, Detector
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
-from program_support.file_patterns import matching_paths
 from program_support.progress import Progress
 
 
@@ -122,25 +121,11 @@ def read_results(
 
 
 def _entries(path: str | Path) -> list[dict[str, Any]]:
-    """Return the detections of a file, or of all files that match a pattern.
+    """Return the detections of a file.
 
     Raises:
-        InputError: a file is no file of results, or two have detections of one image.
+        InputError: it is no file of results.
     """
-    entries: list[dict[str, Any]] = []
-    file_of: dict[str, str] = {}
-    for file in matching_paths(path):
-        for entry in _file_entries(file):
-            image = str(entry.get("file_name") or entry.get("image_id"))
-            if file_of.setdefault(image, file) != file:
-                raise InputError(
-                    f"{file}: has detections of image {image}, as {file_of[image]} has; expected them in one file"
-                )
-            entries.append(entry)
-    return entries
-
-
-def _file_entries(path: str) -> list[dict[str, Any]]:
     content, file_names = read_json(path), {}
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         listed_images = content.get("images")

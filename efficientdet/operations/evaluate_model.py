@@ -37,7 +37,6 @@ from efficientdet.prediction.open_model import open_model
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
-from program_support.file_patterns import matching_paths
 
 _FILES_OF_FOLDERS = {  # by the flag of the folder
     "testdev_dir": (TESTDEV_FILE_NAME,),
@@ -124,8 +123,7 @@ def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
     if flag := first_given(options, (*CHECKPOINT_ONLY, "store_thresholds", *no_runtime)):
         raise InputError(f"{options.results or path}: is evaluated as it is, without --{flag}")
     if options.results:
-        if not matching_paths(options.results):
-            existing_file(options.results, "results")
+        existing_file(options.results, "results")
         return {"path": options.results, "kind": "results"}
     model = ModelConfig(ckpt_path=path)
     if exported and exported.runtimes:

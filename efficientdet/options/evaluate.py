@@ -21,8 +21,7 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
         str | None,
         Help(
             "JSON file with detections of any program in COCO's results format, evaluated instead of a checkpoint. "
-            "Images are found by image_id or file name. Also a glob pattern of several files, such as those of the "
-            "folds of a cross-validation, which are evaluated together."
+            "Images are found by image_id or file name."
         ),
     ] = None
     batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
