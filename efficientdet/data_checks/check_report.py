@@ -1,24 +1,49 @@
-"""Data check report: `doctor.html`, a self-contained page, and its data as `doctor.json`."""
+"""The data check: examine images, print the findings, write `doctor.html`, a self-contained page, and `doctor.json`."""
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from dataset.conversion.image_statistics import decode_reduced
-from efficientdet.data_checks.examination import RATIOS, SIZES, Examination, class_rows, histogram, numbers, ratios
+from dataset.records.labeled_images import LabeledImages
+from efficientdet.data_checks.examination import Examination, class_rows, examine, numbers, size_histogram
 from efficientdet.data_checks.findings import as_hparams, share
+from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.html_page import bars, command, image_row, notices, page, paragraph, subheading, table
+from efficientdet.reports.html_page import command, image_row, notices, page, paragraph, subheading, table
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
+from program_support.progress import Progress
 
-PAGE, NUMBERS = "doctor.html", "doctor.json"
 _IMAGES = 100
 _SIDE = 320  # pixels of a drawn image
 _CLASSES = 100  # rows of a table
+
+
+def check_data(
+    splits: Mapping[str, LabeledImages],
+    hparams: Hyperparameters,
+    *,
+    fixed: frozenset[str],
+    images_read: int,
+    output_dir: str | None,
+) -> tuple[Examination, Path | None]:
+    """Examine splits, see `examine`; print and return the findings, with the path of the page, if there is one."""
+    total = sum(min(len(images), images_read) for images in splits.values())
+    with Progress("doctor", total=total, noun="image", slow_start=True) as bar:
+        examination = examine(splits, hparams, fixed=fixed, images_read=images_read, done=lambda: bar.advance(images=1))
+    for finding in examination.findings:
+        print(f"{finding.level:8} {finding.line}")
+    if not examination.warnings:
+        print("no problems found")
+    if examination.settings:
+        print(f"suggested: --hparams={as_hparams(examination.settings)}")
+    page = write_page(output_dir, examination) if output_dir else None
+    print(f"wrote    {page}" if page else "with --output_dir=FOLDER a page shows the images")
+    return examination, page
 
 
 def write_page(folder: str | Path, examination: Examination) -> Path:
@@ -27,7 +52,10 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
     Raises:
         InputError: they cannot be written.
     """
-    contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: check_page(examination)}
+    contents = {
+        "doctor.json": json.dumps(numbers(examination), indent=1) + "\n",
+        "doctor.html": check_page(examination),
+    }
     for name, content in contents.items():
         with report_write_errors(path := Path(folder, name)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,8 +81,7 @@ def check_page(examination: Examination) -> str:
         else "",
         "Notes": listed("note"),
         "Classes": _classes(examination),
-        "Object size at the network input": _histogram(examination, view.sides, SIZES, "px"),
-        "Aspect ratio of boxes (width / height)": _histogram(examination, ratios(view), RATIOS, ""),
+        "Object size at the network input": _sizes(examination),
         "Image statistics": _images(examination),
         "Most suspicious images": image_row(_suspicious(examination), quality=70, thumbnails=True),
     }
@@ -78,37 +105,30 @@ def _classes(examination: Examination) -> str:
         for row in rows[:_CLASSES]
     ]
     hidden = len(rows) - _CLASSES
-    more = paragraph(f"{hidden} classes with fewer objects are listed in {NUMBERS}.") if hidden > 0 else ""
+    more = paragraph(f"{hidden} classes with fewer objects are listed in doctor.json.") if hidden > 0 else ""
     return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown) + more
 
 
-def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float, ...], unit: str) -> str:
-    intervals = {_between(each["from"], each["to"], unit): each for each in histogram(examination.view, values, bounds)}
-    unmatched = {name: 100 * each["unmatched"] for name, each in intervals.items() if each["unmatched"]}
-    counts = {name: each["objects"] for name, each in intervals.items()}
-    rest = subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit="%")
-    return subheading("Number of objects") + bars(counts, form=",d") + (rest if unmatched else "")
-
-
-def _between(low: float, high: float, unit: str) -> str:
-    if low == 0:
-        return f"below {high:.2g} {unit}"
-    return f"{low:.3g} {unit} or more" if high > 1e4 else f"{low:.3g} to {high:.3g} {unit}"
+def _sizes(examination: Examination) -> str:
+    rows = [
+        (
+            f"{row['from']} px or more" if row["to"] > 1e4 else f"{row['from']} to {row['to']} px",
+            row["objects"],
+            "" if row["unmatched"] is None else share(row["unmatched"]),
+        )
+        for row in size_histogram(examination.view)
+    ]
+    return table(("Side", "Objects", "No anchor with IoU 0.5 or more"), rows)
 
 
 def _images(examination: Examination) -> str:
     parts = []
     for name, split_numbers in numbers(examination)["splits"].items():
-        sizes = ", ".join(
-            f"{size['width']} x {size['height']} ({size['images']})" for size in split_numbers["common_sizes"]
-        )
         facts = [
             ("Images", str(split_numbers["images"])),
             ("Images without objects", str(split_numbers["images_without_objects"])),
             ("Maximum objects per image", str(split_numbers["most_objects"])),
             ("Crowd boxes", str(split_numbers["crowds"])),
-            ("Most common sizes (width x height, images)", sizes),
-            ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, split_numbers["brightness"]))),
             ("Images decoded for this check", str(split_numbers["images_read"])),
         ]
         parts.append(subheading(name.capitalize()) + table((), facts))

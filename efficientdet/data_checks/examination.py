@@ -18,9 +18,7 @@ from efficientdet.data_checks.tile_checks import tile_findings
 from efficientdet.families.hyperparameters import Hyperparameters
 
 SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
-RATIOS = (0, 1 / 4, 1 / 2, 2 / 3, 0.9, 1.1, 3 / 2, 2, 4, 1e9)  # width / height
 _SHOWN = 100
-_DARK, _BRIGHT, _BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
 _MANY_ALIKE = 0.05
 Statistics = Mapping[int, ImageStatistics | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
@@ -125,8 +123,7 @@ def numbers(examination: Examination) -> dict[str, Any]:
         ],
         "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
         "classes": class_rows(view),
-        "sizes": histogram(view, view.sides, SIZES),
-        "aspect_ratios": histogram(view, ratios(view), RATIOS),
+        "sizes": size_histogram(view),
         "splits": {split.name: _split_numbers(split) for split in examination.splits},
     }
 
@@ -147,25 +144,17 @@ def _unmatched(view: InputView, objects: np.ndarray) -> float | None:
     return float(view.unmatched[objects].mean()) if objects.any() and view.has_anchors else None
 
 
-def ratios(view: InputView) -> np.ndarray:
-    """Return the aspect ratio (width / height) of each object at the input, [M]."""
-    sides = view.boxes[:, 2:] - view.boxes[:, :2]
-    return sides[:, 1] / np.maximum(sides[:, 0], 1e-6)
-
-
-def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the number of objects between successive bounds, and the share of them without an anchor."""
+def size_histogram(view: InputView) -> list[dict[str, Any]]:
+    """Return the number of objects with sides between successive SIZES, and the share of them without an anchor."""
     rows = []
-    for low, high in itertools.pairwise(bounds):
-        mine = (values >= low) & (values < high)
+    for low, high in itertools.pairwise(SIZES):
+        mine = (view.sides >= low) & (view.sides < high)
         rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": _unmatched(view, mine)})
     return rows
 
 
 def _split_numbers(split: Split) -> dict[str, Any]:
-    images, brightness = split.images, [measured.brightness for measured in split.statistics.values() if measured]
-    sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:10]
+    images = split.images
     return {
         "images": len(images),
         "objects": len(images.boxes),
@@ -175,10 +164,6 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "boxes_left_out": list(images.left_out),
         "images_left_out": list(images.images_left_out),
         "images_read": len(split.statistics),
-        "common_sizes": [
-            {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
-        ],
-        "brightness": np.percentile(brightness, [0, 25, 50, 75, 100]).round(1).tolist() if brightness else [],
         "suspicious": [
             {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
         ],
@@ -195,38 +180,18 @@ def _sample(count: int, most: int) -> np.ndarray:
 
 def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
     """Yield findings about the images of a split; `statistics` are measurements of the images that were read."""
-    read = {number: measured for number, measured in statistics.items() if measured}
-    for about, is_warning, what, numbers in (
-        ("undecodable images", True, "cannot be decoded", statistics.keys() - read.keys()),
-        (
-            "images of another size",
-            True,
-            "differ in size from their labels (another image, or EXIF rotation)",
-            [number for number, measured in read.items() if measured.size != tuple(images.sizes[number])],
-        ),
-        (
-            "dark images",
-            False,
-            "are nearly black",
-            [number for number, measured in read.items() if measured.brightness < _DARK],
-        ),
-        (
-            "bright images",
-            False,
-            "are nearly white",
-            [number for number, measured in read.items() if measured.brightness > _BRIGHT],
-        ),
-        (
-            "blank images",
-            False,
-            "are a single color",
-            [number for number, measured in read.items() if measured.contrast < _BLANK],
-        ),
+    undecodable = [number for number, measured in statistics.items() if measured is None]
+    other_size = [
+        number for number, measured in statistics.items() if measured and measured.size != tuple(images.sizes[number])
+    ]
+    differ = "differ in size from their labels (another image, or EXIF rotation)"
+    for about, what, numbers in (
+        ("undecodable images", "cannot be decoded", undecodable),
+        ("images of another size", differ, other_size),
     ):
         if numbers:
             names = [images.names[number] for number in sorted(numbers)]
-            line = f"{len(names)} of {len(statistics)} {what}: {named(names)}"
-            yield Finding(about, is_warning, line, images=names)
+            yield Finding(about, True, f"{len(names)} of {len(statistics)} {what}: {named(names)}", images=names)
 
 
 def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistics]) -> list[Pair]:

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_paths import program, records_of, writable_folder
+from efficientdet.configuration.flag_paths import program, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
-from efficientdet.data_checks.check_report import NUMBERS, PAGE
-from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
+from efficientdet.data_checks.data_check import read_splits
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.operations.results import ExaminationResult
@@ -19,24 +18,15 @@ def examine(options: ExamineOptions) -> ExaminationResult:
     """Examine the data set that the options name."""
     if bool(options.records) == bool(options.images):
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
-    patterns = {"training": options.records, "validation": options.val_records} if options.records else {}
     hparams, fixed = _hyperparameters(options)
-    config = DataCheckConfig(
-        hparams=hparams,
-        fixed=fixed,
-        images=options.images,
-        annotations=options.annotations,
-        val_annotations=options.val_annotations,
-        records={name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
-        label_format=options.format,
-        images_read=options.images_read,
-        output_dir=writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
-    )
-    splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
+    folder = writable_folder(options.output_dir, "output_dir") if options.output_dir else None
+    splits = read_splits(options)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
-    files = [Path(config.output_dir, name) for name in (PAGE, NUMBERS)] if config.output_dir else []
+    from efficientdet.data_checks.check_report import check_data
+
+    files = [Path(folder, name) for name in ("doctor.html", "doctor.json")] if folder else []
     with claimed_outputs(*files):
-        examination, page = check_data(splits, config)
+        examination, page = check_data(splits, hparams, fixed=fixed, images_read=options.images_read, output_dir=folder)
     return ExaminationResult(
         findings=tuple(examination.findings),
         settings=examination.settings,
