@@ -127,12 +127,13 @@ def _finish(
     if index is None:
         return measures
     numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
+    number_of = dict(zip(rows.evaluated_ids.tolist(), numbers, strict=True))
     if config.suspects:
         write_suspects = load_plugin("efficientdet.label_checks", "suspects")
-        print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, record_numbers=numbers)}")
+        print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, number_of=number_of)}")
     if config.report:
         analysis = ErrorAnalysis(comparison=comparison)
-        plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
+        plots = error_plots([("", analysis, rows)], index, number_of=number_of, count=_PLOTTED_IMAGES)
         title, facts = _described(config, model)
         report = EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts)
         write_evaluation_report(config.report, report)

@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, compared_errors
+from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, error_plots
 from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import CompareOptions
@@ -138,12 +138,9 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     for line in compared.lines():
         print(line)
     assert config.output_dir is not None
-    plots = compared_errors(
-        [one.analysis for one in models],
-        [one.rows for one in models],
-        [one.name for one in models],
-        index,
-        count=_DRAWN_IMAGES,
+    number_of = {image_id: number for number, image_id in enumerate(models[0].rows.evaluated_ids.tolist())}
+    plots = error_plots(
+        [(one.name, one.analysis, one.rows) for one in models], index, number_of=number_of, count=_DRAWN_IMAGES
     )
     files = {
         "compare.json": json.dumps(compared.to_json(), indent=1) + "\n",

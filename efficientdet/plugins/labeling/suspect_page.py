@@ -1,7 +1,7 @@
 """The page of suspect labels, on which each can be looked at, a list of them, and all labels as proposed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def write_suspects(
     rows: DetectionRows,
     *,
     index: RecordIndex,
-    record_numbers: Sequence[int],
+    number_of: Mapping[int, int],
 ) -> str:
     """Write suspects.html, suspects.json and proposed.json; return a line about them.
 
@@ -49,7 +49,7 @@ def write_suspects(
         comparison: `rows` compared with the labels.
         rows: detections by models that were not trained on the images.
         index: records of the images.
-        record_numbers: numbers of the records of `rows.evaluated_ids`.
+        number_of: number of the record of each image id.
     """
     suspects = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
     expected = expected_errors(suspects)
@@ -63,7 +63,6 @@ def write_suspects(
         "annotations": list(_proposed_labels(comparison, listed, categories)),
         "categories": categories,
     }
-    number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
     crops = _crops(comparison, listed[:_MOST_SHOWN], index, number_of)
     files = {
         "suspects.json": json.dumps([_listed(comparison, one, images[one.image]) for one in listed], indent=1) + "\n",
@@ -142,7 +141,7 @@ def _page(comparison: Comparison, suspects: list[Suspect], crops: str, *, expect
 
 
 def _crops(
-    comparison: Comparison, suspects: list[Suspect], index: RecordIndex, number_of: dict[int, int]
+    comparison: Comparison, suspects: list[Suspect], index: RecordIndex, number_of: Mapping[int, int]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the caption and the crop of each suspect, one image at a time."""
     numbers = [number_of[comparison.image_ids[suspect.image]] for suspect in suspects]
