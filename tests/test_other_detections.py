@@ -15,7 +15,6 @@ from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -197,11 +196,11 @@ def test_an_exported_file_is_evaluated_with_the_ids_of_the_data(drawn, truth):
 
     def measures(names):
         loaded = Detector(detect, names, ScoreThresholds())
-        others = OtherDetections(path="d.onnx", kind="exported file", load=lambda: loaded)
         config = EvaluationConfig(
+            ckpt_path="d.onnx",
             model=ModelConfig(class_names=drawn.class_names),
             records=drawn.records("val"),
-            others=others,
+            open_file=lambda: loaded,
         )
         return evaluate_checkpoint(config)
 

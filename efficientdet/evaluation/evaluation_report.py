@@ -88,8 +88,6 @@ def evaluation_page(report: EvaluationReport) -> str:
         notes.append("Mask AP is reported below; all other sections are about boxes.")
     if measures.explanation:
         notes.append(f"AP is {measures.numbers['AP']:g}: {measures.explanation}")
-    if measures.advice:
-        notes.append(f"{measures.advice[0].upper()}{measures.advice[1:]}.")
     shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
     plots = image_row(report.plots)
     explained = paragraph(

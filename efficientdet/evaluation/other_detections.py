@@ -1,9 +1,8 @@
 """Detections to evaluate that are not of a checkpoint: of an exported file, or results that another program wrote."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,43 +20,32 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherDetections:
-    """An exported file that `load` opens, or a file of results in COCO's format."""
+def rows_of_detector(
+    detector: Detector,
+    path: str,
+    index: RecordIndex,
+    class_names: ClassNames,
+    *,
+    samples: int,
+    may_differ: bool = False,
+) -> DetectionRows:
+    """Detect in the images of the first `samples` records (0: all); return rows with the category ids of the data.
 
-    path: str
-    kind: Literal["exported file", "results"]
-    load: Callable[[], Detector] | None = None
-    may_differ: bool = False  # the detector may have other classes than the data; their detections are left out
+    may_differ: the detector may have other classes than the data; their detections are left out.
 
-    def rows(
-        self, index: RecordIndex | None, truth: GroundTruth, *, class_names: ClassNames, samples: int = 0
-    ) -> DetectionRows:
-        """Return the detections in the first `samples` images (0: all), with the category ids of the data.
-
-        Raises:
-            InputError: for other classes, and for results of images that the data does not have.
-        """
-        if self.load is not None:
-            assert index is not None  # an exported file needs images
-            model = self.load()
-            if not self.may_differ and not model.class_names.has_names_of(class_names):
-                raise InputError(
-                    f"{self.path}: its classes are {', '.join(model.class_names.names[:6])}; those of the data are "
-                    f"{', '.join(class_names.names[:6])}"
-                )
-            rows = detect_images(model.detect, index, samples=samples)
-            id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
-            unknown = -1  # evaluators leave out detections of categories that they do not know
-            ids = np.array([id_of.get(name, unknown) for name in model.class_names.names], np.int64)
-            return rows._replace(category_ids=ids[np.searchsorted(model.class_names.category_ids, rows.category_ids)])
-        images = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
-        if index is not None:
-            images = {
-                image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]
-            }
-        evaluated = list(images)[: samples or None]
-        return read_results(self.path, images, truth, category_ids=class_names.category_ids, evaluated=evaluated)
+    Raises:
+        InputError: the detector, opened from `path`, has other classes.
+    """
+    if not may_differ and not detector.class_names.has_names_of(class_names):
+        raise InputError(
+            f"{path}: its classes are {', '.join(detector.class_names.names[:6])}; those of the data are "
+            f"{', '.join(class_names.names[:6])}"
+        )
+    rows = detect_images(detector.detect, index, samples=samples)
+    id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    unknown = -1  # evaluators leave out detections of categories that they do not know
+    ids = np.array([id_of.get(name, unknown) for name in detector.class_names.names], np.int64)
+    return rows._replace(category_ids=ids[np.searchsorted(detector.class_names.category_ids, rows.category_ids)])
 
 
 def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
@@ -72,12 +60,7 @@ def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> De
 
 
 def read_results(
-    path: str | Path,
-    images: Mapping[int, str],
-    truth: GroundTruth,
-    *,
-    category_ids: Collection[int],
-    evaluated: list[int],
+    path: str, index: RecordIndex | None, truth: GroundTruth, class_names: ClassNames, *, samples: int = 0
 ) -> DetectionRows:
     """Return the detections of a file in COCO's results format, a list of image_id, category_id, bbox and score.
 
@@ -86,14 +69,18 @@ def read_results(
 
     Args:
         path: the JSON file; also a file with `images` and `annotations` with scores.
-        images: file name of each image of the data by its id.
+        index: the records; None: the images are those of `truth`.
         truth: the ground truth, for the sizes of masks.
-        category_ids: ids of the data.
-        evaluated: ids of the images to evaluate; detections in other images of the data are left out.
+        class_names: classes of the data.
+        samples: number of images to evaluate, from the first; 0: all. Detections in other images are left out.
 
     Raises:
         InputError: the file has another format, or image ids or category ids that the data does not have.
     """
+    images: Mapping[int, str] = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
+    if index is not None:
+        images = {image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]}
+    category_ids, evaluated = class_names.category_ids, list(images)[: samples or None]
     entries = _entries(path)
     image_ids = _image_ids(path, entries, images)
     boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)

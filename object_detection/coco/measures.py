@@ -20,7 +20,6 @@ MEASURES = {  # name -> definition
     "ARl": "recall, objects > 96x96 px",
 }
 MEASURE_NAMES = tuple(MEASURES)
-_WIDE = 0.1  # an interval of AP from which on more images are recommended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +47,6 @@ class CocoMeasures:
         if stored:
             stored["score_calibration"] = calibration.to_store()
         return replace(self, score_thresholds=stored, score_calibration=calibration)
-
-    @property
-    def advice(self) -> str:
-        """Return how many more images would halve a wide interval of AP; empty for a narrow one."""
-        low, high = self.intervals.get("numbers", {}).get("AP", (0.0, 0.0))
-        if high - low <= _WIDE:
-            return ""
-        return (
-            f"the interval of AP is {100 * (high - low):.0f} points wide; {3 * self.images} images more than these "
-            f"{self.images} would halve it"  # the width falls with the square root of their number
-        )
 
     def shown_interval(self, values: str, name: str) -> str:
         """Return the interval of a metric of a field such as `numbers` as text, empty without one."""
@@ -106,8 +94,6 @@ class CocoMeasures:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
         if self.mask_explanation:
             lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
-        if self.advice:
-            lines += ["", self.advice]
         return "\n".join(lines)
 
     def _class_table(self) -> list[str]:
