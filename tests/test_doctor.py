@@ -16,8 +16,7 @@ from dataset.conversion.image_statistics import measure_images
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from efficientdet.data_checks.anchor_search import smallest_usable_size
-from efficientdet.data_checks.check_report import write_page
-from efficientdet.data_checks.examination import alike_images, examine, numbers, quick_findings
+from efficientdet.data_checks.examination import alike_images, examine, numbers, quick_findings, write_page
 from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView, best_overlaps
 from efficientdet.data_checks.label_checks import duplicate_boxes

@@ -12,8 +12,8 @@ from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from dataset.records.schema import ids_of_texts, parse_record
 from efficientdet.configuration.flag_paths import class_names_for, records_of
-from efficientdet.data_checks.data_check import read_splits
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.operations.examine_data import read_splits
 from efficientdet.options.doctor import ExamineOptions
 from object_detection.coco.results import CocoResults
 from program_support.errors import InputError
