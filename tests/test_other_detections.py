@@ -95,20 +95,12 @@ def test_masks_of_results_are_evaluated(tmp_path):
     assert found.mask_numbers["AP50"] == pytest.approx(1)
 
 
-def test_the_first_samples_and_images_without_detections(drawn, truth, tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps(perfect(truth)))
-    found = efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json", eval_samples=2)
-    assert found.images == 2
-    (tmp_path / "results.json").write_text("[]")
-    found = efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
-    assert (found.images, found.detections, found.numbers["AP"]) == (5, 0, 0)
-
-
 def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn, truth, tmp_path, capsys):
     written = tmp_path / "results.json"
     written.write_text(json.dumps(perfect(truth)))
     found = efficientdet.evaluate(None, drawn.folder, results=written, eval_samples=1)
     assert (found.images, found.intervals) == (1, {})
+    assert efficientdet.evaluate(None, drawn.folder, results=written, eval_samples=2).images == 2
     out = capsys.readouterr().out
     assert "\nno 95 % intervals: a single image has no spread\n" in out
     content = json.loads(Path(drawn.annotations("val")).read_text())
@@ -130,22 +122,17 @@ def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn
         ({"category_id": "cat"}, "detection 0 has category id 'cat', expected one of 1, 2, 4, 7, 9"),
         ({"bbox": [1, 2, 3]}, "detection 0 has bbox [1, 2, 3], expected x, y, width and height in pixels"),
         ({"score": None}, "detection 0 has score None, expected a number"),
+        *((text, "is no file of results; expected COCO's list") for text in ("{}", '{"annotations": 3}', "[1]", "3")),
     ],
 )  # fmt: skip
 def test_foreign_results_are_one_line(drawn, truth, tmp_path, change, message):
     first, *rest = perfect(truth)
-    (tmp_path / "results.json").write_text(json.dumps([{**first, **change}, *rest]))
+    content = [{**first, **change}, *rest] if isinstance(change, dict) else json.loads(change)
+    (tmp_path / "results.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as caught:
         efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
     assert message.format(n=len(rest) + 1) in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path}/results.json: ")
-
-
-@pytest.mark.parametrize("content", ["{}", '{"annotations": 3}', "[1]", "3"])
-def test_a_file_that_is_no_results_is_one_line(drawn, tmp_path, content):
-    (tmp_path / "results.json").write_text(content)
-    with pytest.raises(InputError, match=r"results\.json: is no file of results; expected COCO's list"):
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
 
 
 @pytest.mark.parametrize(
