@@ -99,7 +99,7 @@ def _proposed_labels(
 ) -> Iterator[dict[str, Any]]:
     """Yield COCO's annotation of each label, as proposed."""
     objects, is_crowd, changed = comparison.objects, comparison.flags.crowd, {one.label for one in suspects}
-    labels = [
+    labels: list[tuple[Any, ...]] = [
         (objects.images[row], objects.classes[row], comparison.object_boxes[row], is_crowd[row], {})
         for row in range(len(objects.classes))
         if row not in changed
