@@ -267,7 +267,7 @@ def error_plots(
     numbers = (number_of[image_id] for image_id in analyses[0].comparison.image_ids[chosen].tolist())
     errors = zip(*(analysis.errors_of(chosen) for analysis in analyses), strict=True)
     for of_image, image in zip(errors, original_images(index, numbers), strict=True):
-        caption, panels = [image.name], []
+        caption, panels = [image.name], list[np.ndarray]()
         for one, (name, analysis, rows) in zip(of_image, detectors, strict=True):
             caption.append(f"{name}: " * (len(detectors) > 1) + _counts(one, analysis))
             panels += [np.full_like(panels[0][:, :_GAP], 255)] if panels else []

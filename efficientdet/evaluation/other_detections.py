@@ -1,7 +1,7 @@
 """Detections to evaluate that are not of a checkpoint: of an exported file, or results that another program wrote."""
 
 from collections.abc import Collection, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ def read_results(
     )
 
 
-def _entries(path: str | Path) -> list[dict[str, Any]]:
+def _entries(path: str) -> list[dict[str, Any]]:
     """Return the detections of a file.
 
     Raises:
@@ -132,7 +132,7 @@ def _entries(path: str | Path) -> list[dict[str, Any]]:
     ]
 
 
-def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
+def _image_ids(path: str, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
     """Return the image id of each detection in the data.
 
     Raises:
@@ -183,7 +183,7 @@ def _check_category(number: Any, category_ids: Collection[int]) -> None:
         raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
 
 
-def _masks(path: str | Path, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
+def _masks(path: str, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
     """Return the masks of the detections as run lengths, None if one has none."""
     if not entries or not all(entry.get("segmentation") and size for entry, size in zip(entries, sizes, strict=True)):
         return None
