@@ -24,7 +24,7 @@ _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "Detector": "inference.detect",
     "ImageDetections": "inference.image_detections",
     "InputError": "program_support.errors",
-    "TrackCounts": "tracking.lines_and_zones",
+    "TrackCounts": "plugins.streams.lines_and_zones",
     "load_detector": "prediction.open_model",
     "read_frames": "prediction.video_source",
     **dict.fromkeys(_FUNCTIONS, "operations.interface"),

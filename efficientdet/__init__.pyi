@@ -8,9 +8,9 @@ import typing
 import efficientdet.operations.results
 from efficientdet.inference.detect import Detector as Detector
 from efficientdet.inference.image_detections import ImageDetections as ImageDetections
+from efficientdet.plugins.streams.lines_and_zones import TrackCounts as TrackCounts
 from efficientdet.prediction.open_model import load_detector as load_detector
 from efficientdet.prediction.video_source import read_frames as read_frames
-from efficientdet.tracking.lines_and_zones import TrackCounts as TrackCounts
 from program_support.errors import InputError as InputError
 
 __version__: str
@@ -196,7 +196,7 @@ def export(
 
     Args:
         ckpt: a prefix, a folder or the name of published weights.
-        output_dir: folder for the files, artifacts.md and artifacts.json.
+        output_dir: folder for the files, README.md and artifacts.json.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
 
     Returns:

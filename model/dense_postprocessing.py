@@ -11,9 +11,9 @@ from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Tensor
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
-from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 
 class DensePostprocessing(Postprocessing):
@@ -71,7 +71,7 @@ class DensePostprocessing(Postprocessing):
     def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
         """Add post-processing to an ONNX graph, see `Postprocessing.onnx_detections`."""
         logits, deltas = tensors
-        boxes, scores, classes = detections_in_onnx(
+        boxes, scores, classes = load_plugin("efficientdet.onnx", "suppression")(
             graph,
             logits,
             deltas,

@@ -1,11 +1,11 @@
 """Steps of post-processing as nodes of an ONNX graph: clipping, NonMaxSuppression, top-k of boxes.
 
-A tensor is referred to by its name. The graph is `efficientdet.onnx_translation.graph.OnnxGraph`; this module does not
+A tensor is referred to by its name. The graph is `efficientdet.plugins.onnx.graph.OnnxGraph`; this module does not
 import ONNX.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,39 +31,7 @@ class LoopState(NamedTuple):
     dtype: str  # NumPy name
 
 
-class Graph(Protocol):
-    """Graph to which nodes are added."""
-
-    for_onnxruntime: bool  # whether to prefer the nodes that are fastest in ONNX Runtime on a CPU
-    cells: dict[str, tuple[str, int]]  # predictions [B, A, K] -> the same values as [B, cells, channels], and channels
-
-    def add(self, kind: str, inputs: Sequence[Input], **attributes: Any) -> str:
-        """Add a node with one output and return its name. Arrays among the inputs become constants."""
-
-    def add_several(self, kind: str, inputs: Sequence[Input], count: int, **attributes: Any) -> list[str]:
-        """Add a node with `count` outputs and return their names."""
-
-    def cast(self, tensor: Input, dtype: str) -> str:
-        """Add a Cast to a NumPy type such as "float32"."""
-
-    def inner(self, name: str) -> Self:
-        """Return an empty graph for the body of a loop, which may read tensors of this one."""
-
-    def loop(self, body: Self, *, most: int, states: Sequence[LoopState], condition: str) -> list[str]:
-        """Run `body` at most `most` times, at least once, and return the states after the last run.
-
-        Args:
-            body: made by `inner`; reads the states by their names.
-            most: maximum number of runs.
-            states: tensors that a run changes.
-            condition: the body's tensor, bool [], that is False after the last run.
-        """
-
-    def choose(self, condition: str, tensors: Sequence[str], other: Self, others: Sequence[str]) -> list[str]:
-        """Return `tensors` of this graph where `condition`, bool [], is True, else `others`.
-
-        `other`, made by `inner`, computes `others`, and runs only if the condition is False.
-        """
+Graph = Any  # `OnnxGraph`
 
 
 _NONE = np.float32(0)

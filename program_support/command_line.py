@@ -133,7 +133,6 @@ _OTHER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("half", "fp16"): ("precision=mixed_float16",),
     ("bf16",): ("precision=mixed_bfloat16",),
     ("include", "format"): ("formats",),
-    ("save_crop",): ("save_crops",),
     ("save_txt",): ("format=yolo",),
     ("accumulate",): ("accumulate_steps",),
     ("device", "gpu", "gpus", "gpu_ids"): ("set CUDA_VISIBLE_DEVICES=0 to select a GPU",),

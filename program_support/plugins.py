@@ -33,7 +33,16 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "ssd": "efficientdet.plugins.ssd.family:FAMILY",
     },
     "efficientdet.published_files": {"mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES"},
+    "efficientdet.onnx": {
+        "model": "efficientdet.plugins.onnx.model:onnx_model",
+        "quantization": "efficientdet.plugins.onnx.quantization:quantized",
+        "suppression": "efficientdet.plugins.onnx.suppression:detections_in_onnx",
+    },
     "efficientdet.export_formats": {
+        "onnx": "efficientdet.plugins.onnx.formats:ONNX",
+        "onnx-raw": "efficientdet.plugins.onnx.formats:ONNX_RAW",
+        "onnx-int8": "efficientdet.plugins.onnx.formats:ONNX_INT8",
+        "openvino": "efficientdet.plugins.onnx.formats:OPENVINO",
         "litert": "efficientdet.plugins.small_devices.formats:LITERT",
         "litert-int8": "efficientdet.plugins.small_devices.formats:LITERT_INT8",
         "litert-full-int8": "efficientdet.plugins.small_devices.formats:LITERT_FULL_INT8",
@@ -46,9 +55,10 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {
-        "frames": "efficientdet.plugins.streams.tracked_frames:tracked_frames",
+        "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
+        "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
         "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
-        "video": "efficientdet.plugins.streams.video_tracks:VideoTracks",
+        "video": "efficientdet.plugins.streams.tracks:VideoTracks",
     },
     "efficientdet.video_recorders": {"events": "efficientdet.plugins.streams.event_clips:EventRecorder"},
 }

@@ -4,7 +4,6 @@ import contextlib
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
@@ -13,7 +12,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 LINE_PERIOD_SECONDS = 10.0
-_RATE_SECONDS = 60.0  # averaging period of the rate
+_DRAWING_SECONDS = 0.25
+_RATE_SECONDS = 300.0  # averaging period of the rate, at most 1,000 steps; rich knows no rate of longer steps
 
 
 class Progress:
@@ -51,59 +51,51 @@ class Progress:
     ):
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._stream, self._clock, self._silent, self._rate_of = stream or sys.stderr, clock, silent, rate_of
-        self._done, self._images, self._paused = done, 0, 0.0  # steps, images, seconds
-        self._samples: deque[tuple[float, int, int]] = deque()  # the same of the last minute: seconds, steps, images
+        self._done, self._paused = done, 0.0  # steps, seconds
         self._values: dict[str, str] = {}
         self._line_time, self._line_done = math.inf if slow_start else -math.inf, -1
         console = Console(file=self._stream)
-        self._bar = None
-        if console.is_terminal and not console.is_dumb_terminal and not silent:
-            # A line too long for the screen is cut off at its end, so the remaining time precedes the state. rich
-            # redirects stdout to its own console, which is right for a terminal but wrong for a stdout in a file.
-            self._bar = RichProgress(
-                BarColumn(bar_width=12),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[remaining]}"),
-                TextColumn("{task.fields[state]}", markup=False),
-                console=console,
-                redirect_stdout=sys.stdout.isatty(),
-                refresh_per_second=4,
-            )
-            self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
+        self._is_drawn = console.is_terminal and not console.is_dumb_terminal and not silent
+        # A line too long for the screen is cut off at its end, so the remaining time precedes the state. rich
+        # redirects stdout to its own console, which is right for a terminal but wrong for a stdout in a file.
+        self._bar = RichProgress(
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[remaining]}"),
+            TextColumn("{task.fields[state]}", markup=False),
+            console=console,
+            redirect_stdout=sys.stdout.isatty(),
+            refresh_per_second=4,
+            speed_estimate_period=_RATE_SECONDS,
+            get_time=lambda: clock() - self._paused,
+        )
+        self._steps = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
+        self._images = self._bar.add_task("", total=None, visible=False, state="", remaining="")
 
     def __enter__(self) -> "Progress":
-        if self._bar:
+        if self._is_drawn:
             self._bar.start()
         return self
 
     def __exit__(self, *_) -> None:
-        if self._bar:
-            self._draw()
+        if self._is_drawn:
+            self._write_line()
             self._bar.stop()
         elif self._line_done != self._done and (self._line_done >= 0 or self._line_time == -math.inf):
             self._write_line()
 
     def advance(self, steps: int = 1, *, images: int = 0) -> None:
         """Record `steps` further steps and their images; cheap enough for every step."""
-        self._done += steps
-        self._images += images
-        if steps and self._line_time == math.inf:
-            self._line_time = self._clock()
-        if steps or self._samples:
-            samples, now = self._samples, self._clock() - self._paused
-            # One sample a second is enough, and bounds the memory in a fast loop.
-            if len(samples) > 1 and now - samples[-2][0] < 1.0:
-                samples.pop()
-            samples.append((now, self._done, self._images))
-            while len(samples) > 2 and now - samples[1][0] >= _RATE_SECONDS:
-                samples.popleft()
+        if steps:  # waiting for the first one is no part of the rate
+            self._done += steps
+            self._bar.advance(self._steps, steps)
+            self._bar.advance(self._images, images)
+            self._line_time = min(self._line_time, self._clock())
         self._draw()
 
     def end_at(self, total: int) -> None:
         """Change the total number of steps."""
-        self._total = total
-        if self._bar:
-            self._bar.update(self._task, total=total)
+        self._total = self._bar.tasks[0].total = total  # by `update`, rich would forget the rate
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[None]:
@@ -124,14 +116,12 @@ class Progress:
 
     def _state_and_remaining(self) -> tuple[str, str]:
         parts = [f"{self._title}:", *self._place(), *(f"{name} {value}" for name, value in self._values.items())]
-        (start, first, first_images), (end, last, images) = (
-            (self._samples[0], self._samples[-1]) if self._samples else ((0.0, 0, 0), (0.0, 0, 0))
-        )
-        if end <= start or last == first:
+        steps_per_second, images_per_second = (task.speed for task in self._bar.tasks)
+        if not steps_per_second:
             return " ".join(parts), ""
-        if images > first_images:
-            parts.append(f"{(images - first_images) / (end - start):.1f} {self._rate_of}/s")
-        remaining = max((self._total or 0) - self._done, 0) * (end - start) / (last - first)  # seconds
+        if images_per_second:
+            parts.append(f"{images_per_second:.1f} {self._rate_of}/s")
+        remaining = max((self._total or 0) - self._done, 0) / steps_per_second
         return " ".join(parts), "" if self._total is None else f"ETA {duration(remaining)}"
 
     def _place(self) -> list[str]:
@@ -143,14 +133,14 @@ class Progress:
         return [f"epoch {epoch}/{epochs}", f"{self._noun} {step}/{self._steps_per_epoch}"]
 
     def _draw(self) -> None:
-        if self._bar:
-            state, remaining = self._state_and_remaining()
-            self._bar.update(self._task, completed=self._done, state=state, remaining=remaining)
-        elif self._clock() - self._line_time >= LINE_PERIOD_SECONDS:
+        if self._clock() - self._line_time >= (_DRAWING_SECONDS if self._is_drawn else LINE_PERIOD_SECONDS):
             self._write_line()
 
     def _write_line(self) -> None:
-        if not self._silent:
+        if self._is_drawn:
+            state, remaining = self._state_and_remaining()
+            self._bar.update(self._steps, state=state, remaining=remaining)
+        elif not self._silent:
             print(self.line(), file=self._stream, flush=True)
         self._line_time, self._line_done = self._clock(), self._done
 

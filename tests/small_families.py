@@ -46,9 +46,11 @@ def small_detector(name: str, weights: Mapping[str, np.ndarray] | None = None):
 def drawn_weights(name: str) -> dict[str, np.ndarray]:
     """Weights under which a signal neither dies nor explodes; predictions stay small."""
     random, weights = np.random.default_rng(0), {}
+    gain = 2.0 if name.startswith("efficientdet") else 1.0  # its gates halve the signal
     for key, variable in named_variables(small_detector(name)[0].network).items():
-        inputs = np.prod(variable.shape[:-1])
-        drawn = random.normal(size=variable.shape) * (inputs**-0.5 if key.endswith("kernel") else 0.1)
+        inputs = np.prod(variable.shape[:2] if "depthwise" in key else variable.shape[:-1])
+        scale = (gain / inputs) ** 0.5 if key.endswith("kernel") else 0.1
+        drawn = random.normal(size=variable.shape) * scale
         weights[key] = np.float32(np.exp(drawn) if key.endswith(("gamma", "variance")) else drawn)
     return weights
 

@@ -8,7 +8,6 @@ TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs/tutorials/new_family.md"
 STANDINS = {  # model name -> module in tests/, or of the page's first family
     "plain-dense": "plain_family",
-    "standin-two-stage": "standin_two_stage",
     "standin-anchor-free": "standin_anchor_free",
 }
 

@@ -3,18 +3,15 @@
 import functools
 
 import numpy as np
-import onnxruntime
 import oracles
 import pytest
 import tensorflow as tf
-from onnx import TensorProto, helper
+from onnx_sessions import detections_session
 
 from efficientdet.inference.detect import rows_of_image
-from efficientdet.onnx_translation.graph import OnnxGraph
 from object_detection.coco.results import results_json
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
-from object_detection.suppression.onnx_suppression import detections_in_onnx
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
 COUNT, CLASSES, SLOTS, SIDE = 60, 3, 30, 64
@@ -66,31 +63,7 @@ def on_host(config):
 
 
 def in_onnx(config):
-    graph, names = OnnxGraph(), ("boxes", "scores", "classes")
-    found = detections_in_onnx(graph, "logits", "deltas", "sizes", anchors=ANCHORS, classes=CLASSES, config=config)
-    for tensor, name in zip(found, names, strict=True):
-        graph.call_output(tensor, name)
-    nodes = graph.nodes(names)
-    inputs = {"logits": (COUNT, CLASSES), "deltas": (COUNT, 4), "sizes": (2,)}
-    content = helper.make_graph(
-        nodes,
-        "postprocessing",
-        [
-            helper.make_tensor_value_info(
-                name, TensorProto.INT32 if name == "sizes" else TensorProto.FLOAT, ["B", *shape]
-            )
-            for name, shape in inputs.items()
-        ],
-        [onnx_output(name) for name in names],
-        graph.initializers(nodes),
-    )
-    model = helper.make_model(content, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return lambda *arrays: session.run(list(names), dict(zip(inputs, arrays, strict=True)))
-
-
-def onnx_output(name):
-    return helper.make_tensor_value_info(name, TensorProto.INT32 if name == "classes" else TensorProto.FLOAT, None)
+    return detections_session(config, anchors=ANCHORS, classes=CLASSES)
 
 
 RUNTIMES = (on_backend, on_host, in_onnx)

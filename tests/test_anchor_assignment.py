@@ -236,30 +236,6 @@ def test_every_rule_finds_what_all_overlaps_say(rule, name):
     assert (between > 0) == (RULES[rule].negative_iou is not None)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_many_objects_in_one_place_by_every_rule(rule):
-    """Equal boxes and nearly equal ones, so that claims clash again and again."""
-    rng, spread = np.random.default_rng(0), np.repeat([0.0, 0.5, 8.0], 3)[:, None, None]
-    centers = rng.choice([20.0, 60.0], (9, 30, 2)) + np.round(rng.normal(size=(9, 30, 2)) * spread * 4) / 4
-    boxes = np.concatenate([centers - 12, centers + 12], axis=-1).astype(np.float32)
-    classes = rng.integers(0, 90, (9, 30)).astype(np.int32)
-    objects = Objects.of_boxes(boxes, classes, rng.random((9, 30)) < 0.9, np.zeros((9, 30), bool))
-    check_against_all_overlaps(objects, GRIDS["uneven"], RULES[rule])
-
-
-@pytest.mark.parametrize("rule", ["RetinaNet's", "SSD300's"])
-def test_every_claim_as_a_compiled_program(rule):
-    program = tf.function(
-        lambda objects: assign_anchors(objects, GRIDS["RetinaNet's"], rule=RULES[rule]),
-        jit_compile=True,
-        autograph=False,
-    )
-    objects = drawn_objects(np.random.default_rng(0), "whole pixels", grid=GRIDS["RetinaNet's"], slots=20)
-    wanted = assigned(objects, GRIDS["RetinaNet's"], rule=RULES[rule])
-    for values, others in zip(to_numpy(program(objects)), wanted, strict=True):
-        np.testing.assert_allclose(values, others, atol=1e-5)
-
-
 @pytest.mark.parametrize(("strictly", "wanted"), [(False, [True, True]), (True, [True, False])])
 def test_the_threshold_itself(strictly, wanted):
     grid = alone([[0, 0, 10, 10], [0, 0, 10, 20]])

@@ -44,10 +44,8 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
         "devices",  # devices, memory, precision, several processes
         "optimization",  # the training step: gradients, optimizers, moving average, learning rate
-        "onnx_translation",  # detectors as ONNX graphs, layer by layer
         "weights",  # published and third-party weights: downloads, PyTorch, safetensors
         "checkpoints",  # written, read, and restored into a detector
-        "tracking",  # counts of tracked objects over lines and zones
         "inference",  # networks in any runtime, detectors of images
         "serving",  # detectors over HTTP
         "evaluation",  # detections of records, measured
@@ -111,7 +109,7 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
-        "efficientdet.tracking.lines_and_zones",
+        "efficientdet.plugins.streams.lines_and_zones",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },

@@ -9,8 +9,9 @@ import pytest
 from color_artifact import write_color_artifact
 
 import efficientdet
-from efficientdet.exports.artifact_pages import ArtifactTable
-from efficientdet.exports.exported_file import DESCRIPTION, INPUT
+from efficientdet.checkpoints.description import Description
+from efficientdet.exports.artifact_pages import Artifact, ArtifactTable
+from efficientdet.exports.exported_file import DESCRIPTION, INPUT, VERSION
 from program_support.errors import InputError
 
 IMAGE = np.full((40, 60, 3), 200, np.uint8)
@@ -24,6 +25,7 @@ def changed(tmp_path):
 
     def write(name, text=None, **values):
         props = {**said, name: json.dumps({**json.loads(said[name]), **values}) if text is None else text}
+        props = {key: value for key, value in props.items() if value}
         del model.metadata_props[:]
         onnx.helper.set_model_props(model, props)
         onnx.save(model, tmp_path / "changed.onnx")
@@ -37,23 +39,41 @@ def test_the_file_detects_as_it_is(changed):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("name", "values", "message"),
     [
-        ({"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
-        ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
-        ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
+        (VERSION, {"text": "2"}, "has version 2 of the metadata; expected 1"),
+        (INPUT, {"text": ""}, r"no efficientdet.input\); use export.py"),
+        (INPUT, {"kind": "zoom"}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
+        (INPUT, {"text": '{"kind": "fit", "size": [9]}'}, "expected all above zero"),
+        (INPUT, {"text": "[]"}, "a resize rule is"),
+        (INPUT, {"size": [10**6, 10**6]}, r"size .1000000, 1000000.*of two sides at most 16384"),
+        (DESCRIPTION, {"text": "{}"}, "the metadata is damaged"),
+        (DESCRIPTION, {"text": "not json"}, "the metadata is damaged"),
+        (DESCRIPTION, {"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
         (
+            DESCRIPTION,
+            {"score_thresholds": {"overall": 2, "classes": {}}},
+            r"damaged \(score_thresholds is .*; expected overall",
+        ),
+        (
+            DESCRIPTION,
+            {"score_thresholds": {"overall": 0.5}},
+            r"damaged \(score_thresholds is .*; expected overall and classes",
+        ),
+        (
+            DESCRIPTION,
             {"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}},
             r"damaged \(score_thresholds is .*, scores from 0 to 1",
         ),
-        ({"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
-        ({"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
-        ({"text": "[" * 100_000}, "the metadata is damaged"),
+        (DESCRIPTION, {"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
+        (DESCRIPTION, {"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
+        (DESCRIPTION, {"text": "[" * 100_000}, "the metadata is damaged"),
     ],
 )
-def test_a_description_of_other_kinds(changed, values, message):
-    with pytest.raises(InputError, match=message):
-        efficientdet.load_detector(changed(DESCRIPTION, **values))
+def test_metadata_of_other_kinds_is_one_line(changed, name, values, message):
+    with pytest.raises(InputError, match=message) as caught:
+        efficientdet.load_detector(changed(name, **values))
+    assert "\n" not in str(caught.value)
 
 
 def test_what_predict_returns_by_default(tmp_path):
@@ -74,11 +94,6 @@ def test_what_predict_returns_by_default(tmp_path):
     ]
     assert [len(detector.predict(image)[0]) for detector in names.values()] == [2, 3, 2]
     assert [len(detector.predict(image, min_score=0.7)[0]) for detector in names.values()] == [1, 1, 1]
-
-
-def test_an_input_that_would_fill_the_memory(changed):
-    with pytest.raises(InputError, match=r"size .1000000, 1000000.*of two sides at most 16384"):
-        efficientdet.load_detector(changed(INPUT, size=[10**6, 10**6]))
 
 
 @pytest.mark.parametrize("images", [[IMAGE], [IMAGE, IMAGE]])
@@ -120,9 +135,11 @@ def test_boxes_that_are_not_finite_are_left_out(changed):
     assert (found.names, found.boxes.tolist()) == (("red",), [[0, 0, 30, 20]])
 
 
-@pytest.mark.parametrize("name", ["artifacts.json", "artifacts.md"])
+@pytest.mark.parametrize("name", ["artifacts.json", "README.md"])
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
     (tmp_path / name).mkdir()
+    names = ("megabytes", "median_ms", "p99_ms", "compared", "agreement", "box_difference", "score_difference")
+    row = Artifact(format="onnx", file="detector.onnx", **dict.fromkeys(names, 0))
     table = ArtifactTable(
         model="d0",
         machine="none",
@@ -131,10 +148,11 @@ def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
         checkpoint=None,
         validation_images=0,
         calibration_images=0,
-        artifacts=[],
+        artifacts=[row],
     )
+    description = Description(model_name="d0", hparams={"image_size": 64}, categories=[], weights="raw")
     with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
-        table.write(str(tmp_path))
+        table.write(str(tmp_path), description)
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".xml", ".tflite"])

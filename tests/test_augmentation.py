@@ -7,7 +7,7 @@ from PIL import Image
 
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop, crop_boxes, crop_image
-from dataset.input.resize import Stretch
+from dataset.input.resize import stretch
 from dataset.records.schema import image_size
 
 
@@ -175,7 +175,7 @@ def test_boxes_by_hand():
 
 def test_resize_and_flip_shows_what_evaluation_does():
     source, flips = picture(60, 80), []
-    rule = Stretch((48, 40))
+    rule = stretch((48, 40))
     whole = rule(tf.constant(source))[0].numpy()
     augmentation = ResizeAndFlip(rule)
     for number in range(40):

@@ -1,4 +1,4 @@
-"""object_detection and model run where TensorFlow cannot be imported, and give the same numbers there."""
+"""The families and label assignment give the same numbers on TensorFlow and on JAX."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import backend_probe
 import numpy as np
 import pytest
+from small_families import SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -39,56 +40,20 @@ def test_both_find_arrays_of_the_same_names_kinds_and_shapes(both):
     }
 
 
-@pytest.mark.parametrize("part", ["targets", "outputs", "b0", "losses", "task_aligned"])
+@pytest.mark.parametrize("part", [*SMALL, "by overlap", "task aligned"])
 def test_both_give_the_same_numbers(both, part):
     tensorflow, jax = both
-    names = [name for name in tensorflow if name.startswith(f"{part}.")]
-    assert names
+    names = [name for name in tensorflow if name.startswith(part)]
+    found = "positive" if part not in SMALL else "valid"
+    assert sum(tensorflow[name].sum() for name in names if name.endswith(found)) > 3
     for name in names:
-        assert np.isfinite(tensorflow[name]).all()
-        np.testing.assert_allclose(tensorflow[name], jax[name], rtol=1e-4, atol=1e-4, err_msg=name)
-
-
-def test_both_assign_the_same_labels(both):
-    tensorflow, jax = both
-    for name in ("assignment.positive", "assignment.classes"):
-        np.testing.assert_array_equal(tensorflow[name], jax[name])
-    np.testing.assert_allclose(tensorflow["assignment.box_deltas"], jax["assignment.box_deltas"], atol=1e-6)
-    assert tensorflow["assignment.positive"].sum() > 100
-
-
-@pytest.mark.parametrize("part", ["detections", "hard.True", "hard.False", "gaussian.False"])
-def test_both_detect_the_same(both, part):
-    tensorflow, jax = both
-    assert tensorflow[f"{part}.valid"].any()
-    np.testing.assert_array_equal(tensorflow[f"{part}.valid"], jax[f"{part}.valid"])
-    np.testing.assert_array_equal(tensorflow[f"{part}.classes"], jax[f"{part}.classes"])
-    np.testing.assert_allclose(tensorflow[f"{part}.scores"], jax[f"{part}.scores"], atol=1e-5)
-    # Random weights make boxes of up to 35,000 pixels, where neighboring float32 numbers are 0.004 apart.
-    np.testing.assert_allclose(tensorflow[f"{part}.boxes"], jax[f"{part}.boxes"], rtol=1e-5, atol=1e-3)
-
-
-def test_both_have_the_same_regions(both):
-    tensorflow, jax = both
-    assert (tensorflow["regions.scores"] > 0).sum() > 3
-    assert (tensorflow["regions.targets of classes"] > 0).sum() > 3
-    names = [name for name in tensorflow if name.startswith("regions.")]
-    assert len(names) == 12
-    for name in names:
-        np.testing.assert_allclose(tensorflow[name], jax[name], rtol=1e-3, atol=1e-3, err_msg=name)
+        if tensorflow[name].dtype == np.float32:
+            np.testing.assert_allclose(tensorflow[name], jax[name], rtol=1e-3, atol=1e-3, err_msg=name)
+        else:
+            np.testing.assert_array_equal(tensorflow[name], jax[name], err_msg=name)
 
 
 def test_the_numbers_depend_on_the_images(both):
-    for name in ("outputs.logits", "b0.logits"):
-        first, second = both[0][name]
+    for name in SMALL:
+        first, second = both[0][f"{name} output 0"]
         assert np.abs(first - second).max() > 1e-2
-
-
-def test_both_have_the_same_gradients(both):
-    tensorflow, jax = both
-    names = [name for name in tensorflow if name.startswith("gradients.")]
-    assert len(names) > 20
-    for name in names:
-        scale = np.abs(tensorflow[name]).max()
-        np.testing.assert_allclose(tensorflow[name], jax[name], rtol=0, atol=max(1e-3 * scale, 1e-5), err_msg=name)
-    assert max(np.abs(tensorflow[name]).max() for name in names) > 1

@@ -12,7 +12,7 @@ from miniature import miniature_detector
 from other_family import OtherFamily
 
 from dataset.class_names import ClassNames
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.measurements import (
     Images,
@@ -109,7 +109,7 @@ def test_images_are_drawn_anew():
 
 def test_a_photograph_is_boxed_and_repeated():
     photograph = np.full((32, 16, 3), 200, np.uint8)
-    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2, resize=Letterbox((64, 64))).batch()
+    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2, resize=letterbox((64, 64))).batch()
     np.testing.assert_array_equal(sizes, [[64, 32]] * 2)
     np.testing.assert_array_equal(scales, [[0.5, 0.5]] * 2)
     assert (images[:, :, :32] == 200).all()

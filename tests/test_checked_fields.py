@@ -17,7 +17,6 @@ from program_support.checked_fields import (
     between,
     checked,
     field_types,
-    plain_types,
     refusal,
 )
 from program_support.errors import InputError
@@ -89,8 +88,3 @@ def test_a_subclass_keeps_the_limits_of_a_field_that_it_declares_again():
 
     assert field_types(Child) == {"rate": Share, "side": {item.name: item.type for item in fields(Child)}["side"]}
     assert refusal(field_types(Child)["side"], 3) == "4 to 8"
-
-
-def test_plain_types():
-    assert plain_types(Count | None) == (int, type(None))
-    assert plain_types(int | str | tuple[int, int]) == (int, str, tuple)

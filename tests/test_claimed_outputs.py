@@ -210,9 +210,7 @@ def _export(place, out):
 def _infer(place, out):
     images = str(place / "drawn" / "val")
     formats = ("coco", "yolo", "csv", "label_studio")
-    efficientdet.infer(
-        images, out, model=place / "ckpt", format=formats, save_crops=True, json_lines=str(out / "lines.jsonl")
-    )
+    efficientdet.infer(images, out, model=place / "ckpt", format=formats, json_lines=str(out / "lines.jsonl"))
 
 
 def _next_images(place, out):
@@ -235,9 +233,9 @@ PROGRAMS = {
     _evaluate: f"photo.jpg report.html report.json suspects.html suspects.json proposed.json {TESTDEV_FILE_NAME}",
     _compare: "compare.html compare.json",
     _examine: "doctor.html doctor.json",
-    _export: "README.md detector.onnx artifacts.md artifacts.json detections.jpg provenance.json "
+    _export: "README.md detector.onnx artifacts.json provenance.json "
     "detector.tflite detector.xml detector.bin saved_model/saved_model.pb web/index.html",
-    _infer: "detections.json coco.json yolo/labels/1.txt detections.csv label_studio.xml lines.jsonl crops/a/1_a.jpg",
+    _infer: "detections.json coco.json yolo/labels/1.txt detections.csv label_studio.xml lines.jsonl",
     _next_images: "next_images.html next_images.json images/1.jpg coco.json yolo/labels/1.txt",
     _inspect: "copy.index copy.json",
     _convert: "val.report.json val.classes.json val.instances.json",

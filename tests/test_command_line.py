@@ -401,7 +401,7 @@ train TRAIN --mode=train --resume=ckpt --mlperf_log=out/new/log --testdev_dir=ou
     --mlperf_status=cloud --mlperf_platform=DGX --mlperf_cache_cleared
 eval --val_file_pattern=val-* --model_dir=ckpt --output_json=out/new/numbers.json
 infer --image_path=a.jpg --ckpt_path=ckpt --output_dir=out --min_score_thresh=1 --tile=64x32 --overlap=0.9\
-    --notile_whole --format=coco,csv --save_crops
+    --notile_whole --format=coco,csv --nosave_crops
 inspector --model_dir=ckpt --image_size=64 --tensorrt= --nodebug
 """.replace("\\\n", "")
     .strip()

@@ -143,20 +143,6 @@ def test_depth_and_width_are_those_of_the_weights(tmp_path):
     assert len(logged(with_conventions_of_start, third_party)[1]) == 1
 
 
-def test_the_resize_rule_may_be_changed(tmp_path):
-    hparams = hyperparameters_of("retinanet-resnet18", {"resize": "fit", "min_level": 2})
-    prefix = described(tmp_path / "ckpt", json.loads(json.dumps(hparams.to_dict())))
-    start = config(
-        tmp_path / "out",
-        hparams=hyperparameters_of("retinanet-resnet18", {"resize": "stretch"}),
-        hparams_given=frozenset({"resize"}),
-        pretrained_ckpt=prefix,
-    )
-    found, lines = logged(with_conventions_of_start, start)
-    assert (found.hparams.resize, found.hparams.min_level) == ("stretch", 2)
-    assert lines[-1] == f"warning: {prefix} was trained with resize fit; --hparams sets resize stretch"
-
-
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_the_data_check_keeps_the_anchors_of_the_weights(is_ours, tmp_path):
     """Objects of 3 to 8 pixels: without weights, --suggest halves the anchors."""

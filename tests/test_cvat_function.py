@@ -17,11 +17,11 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import read_image
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.plugins.small_devices.cvat_function import write_cvat_function
+from efficientdet.plugins.small_devices.image_model import write_cvat_function
 from model.detection_model import named_variables
 
 CLASSES = ClassNames((5, 7, 9), ("red", "no", 'a "b" {c} Ä'))
@@ -69,7 +69,7 @@ def function(tmp_path_factory):
     for name, variable in named_variables(detector.network).items():
         if name.startswith("class_net/class-predict"):
             variable.assign(np.random.default_rng(1).normal(size=variable.shape))
-    rule = Letterbox((64, 64))
+    rule = letterbox((64, 64))
     write_cvat_function(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=rule), folder)
     predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
     return folder, Detector.resizing(predict, resize=rule, description=DESCRIPTION).detect
@@ -177,7 +177,7 @@ def test_nuclio_and_cvat_read_the_function(function):
 
 def test_without_stored_thresholds_the_default_applies(tmp_path, photo):
     description = dataclasses.replace(DESCRIPTION, score_thresholds={})
-    restored = SimpleNamespace(detector=miniature_detector(), description=description, resize=Letterbox((64, 64)))
+    restored = SimpleNamespace(detector=miniature_detector(), description=description, resize=letterbox((64, 64)))
     write_cvat_function(restored, tmp_path)
     buffer = io.BytesIO()
     Image.fromarray(photo[1]).convert("L").save(buffer, "PNG")  # gray

@@ -11,10 +11,9 @@ from oracles import to_numpy
 
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.plugins.mask_rcnn.regions import ProposalConfig
+from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -36,7 +35,6 @@ LEVELS = (  # 4 and 6 anchors a cell
         shapes=((32, 32), (24, 48), (48, 24), (40, 40), (28, 28), (60, 30)),
     ),
 )
-SIZES = (168, 36)
 CODER = FasterRcnnBoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
 PLAIN = FasterRcnnBoxCoder()
 YX = [1, 0, 3, 2]  # from x, y, w, h or dx, dy, dw, dh, and back
@@ -246,51 +244,6 @@ def test_losses_are_those_of_the_oracle_and_two_parts_make_a_whole(name):
     assert {key: value / float(divisors[key]) for key, value in sums.items()} == pytest.approx(
         {key: float(value) for key, value in whole.items()}, rel=1e-5
     )
-
-
-READINGS = {
-    "levels": {"suppression": {"candidates_per_level": 20, "candidates": 30}},
-    "classes": {"scores": "softmax", "suppression": {"candidates_per_class": 15, "method": "hard"}},
-    "softmax": {"scores": "softmax", "box_coder": CODER, "suppression": {"candidates_per_level": 40}},
-}
-
-
-@pytest.mark.parametrize("name", READINGS)
-def test_outputs_are_read_as_configured_everywhere(name):
-    """By the backend, by NumPy, and from a file by another runtime."""
-    detector = detector_of(**READINGS[name])
-    random = np.random.default_rng(2)
-    for variable in detector.network.trainable_variables:
-        variable.assign(random.normal(size=variable.shape) * (0.2 if len(variable.shape) > 1 else 0.5))
-    images, sizes = random.integers(0, 256, (2, 64, 56, 3), np.uint8), np.int32([[64, 56], [40, 56]])
-    outputs = detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
-    found = to_numpy(detector.detections(outputs, sizes))
-    logits, deltas = to_numpy(outputs)
-    for image in range(2):
-        wanted = oracles.read_outputs(
-            logits[image],
-            deltas[image],
-            anchor_boxes(),
-            config=detector.config.suppression,
-            level_sizes=SIZES,
-            within=sizes[image],
-        )
-        count = found.valid[image].sum()
-        assert count == len(wanted) > 5
-        assert found.classes[image, :count].tolist() == [kind for _, kind, _ in wanted]
-        np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
-        np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
-    read, written = (
-        detector.postprocessing.detections_on_host,
-        onnx_model(detector, for_onnxruntime=True).SerializeToString(),
-    )
-    from_file = Network(written, runtime="onnxruntime")(images, sizes, read)
-    predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
-    for image, by_runtime in enumerate(from_file):
-        np.testing.assert_array_equal(by_runtime.classes, found.classes[image])
-        np.testing.assert_allclose(by_runtime.boxes, found.boxes[image], atol=2e-2)
-        np.testing.assert_array_equal(predicted.classes[image], found.classes[image])
-        np.testing.assert_allclose(predicted.scores[image], found.scores[image], rtol=1e-3)
 
 
 def test_mean_and_deviation_are_those_given():

@@ -227,26 +227,6 @@ def test_a_webhook_that_refuses_gets_each_message_once(capsys):
     assert printed.endswith("1 messages sent, 2 refused\n")
 
 
-def test_a_webhook_that_hangs_delays_nothing_and_drops_the_oldest(monkeypatch, capsys):
-    monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
-    monkeypatch.setattr(message_targets, "_SECONDS_AT_THE_END", 0.2)
-    ended, asked = threading.Event(), threading.Event()
-
-    def hang(handler):
-        asked.set()
-        ended.wait(20)
-        handler.close_connection = True
-
-    with Receiver(hang) as receiver:
-        queue = MessageQueue(WebhookTarget(receiver.address()))
-        for number in range(10):
-            queue.put(json.dumps(number).encode())
-        assert asked.wait(10)
-        queue.close()
-        ended.set()
-    assert capsys.readouterr().out.endswith("0 messages sent, 7 dropped, 3 not sent\n")
-
-
 def test_the_oldest_messages_are_dropped(monkeypatch, capsys):
     monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
     begun, released = threading.Event(), threading.Event()

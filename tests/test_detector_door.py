@@ -89,16 +89,6 @@ def test_a_saved_model_gives_the_boxes_of_infer(stored):
         assert_found(one, folder / "of_saved", number, images)
 
 
-def test_one_image_is_a_list_of_one_and_low_scores_are_left_out(stored):
-    folder, images = stored
-    detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
-    [everything] = detector.predict(images[0], min_score=0)
-    [best] = detector.predict(np.asarray(Image.open(images[0])), min_score=float(everything.scores[4]))
-    assert len(best) == 5
-    np.testing.assert_array_equal(best.boxes, everything.boxes[:5])
-    assert len(best.names) == 5
-
-
 def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
     folder, images = stored
     arrays = {name: np.asarray(variable) for name, variable in named_variables(miniature_detector(2).network).items()}
@@ -241,11 +231,6 @@ def test_importing_the_door_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not SLOW & {*done.stdout.split()}
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'load_detectors'"):
-        efficientdet.load_detectors  # noqa: B018
 
 
 def test_masks_are_of_the_pixels_of_the_image():

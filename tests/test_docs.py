@@ -115,7 +115,6 @@ def test_broken_links_are_found(tmp_path, targets):
     [
         ("flag_reference.py", ["docs/reference/flags.md", "efficientdet/__init__.pyi"]),
         ("hyperparameter_reference.py", ["docs/reference/hyperparameters.md"]),
-        ("architecture_figures.py", ["docs/images/packages.svg"]),
     ],
 )
 def test_generated_files_are_those_of_the_code(tmp_path, script, files):

@@ -11,7 +11,7 @@ from unfilled import unfilled_weights
 from efficientdet.families.efficientdet.build import build_detector, network_config
 from efficientdet.families.efficientdet.presets import PRESETS
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.onnx_translation.model import onnx_model
+from efficientdet.plugins.onnx.model import onnx_model
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, NearestResize, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig

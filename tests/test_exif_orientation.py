@@ -9,14 +9,14 @@ from PIL import Image, ImageOps
 from dataset.class_names import ClassNames
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import ConversionConfig, convert
-from dataset.files.image_files import read_image, stored_image, upright_boxes, upright_image
+from dataset.files.image_files import read_image, upright_boxes, upright_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
-from efficientdet.onnx_translation.quantization import calibration_of_files
 from efficientdet.options.serve import RequestLimits
 from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
@@ -29,13 +29,12 @@ STORED = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_turns_as_pillow_does_and_back(orientation):
+def test_turns_as_pillow_does(orientation):
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = orientation
     Image.fromarray(STORED).save(file, "PNG", exif=exif)
     wanted = np.asarray(ImageOps.exif_transpose(Image.open(file)))
     np.testing.assert_array_equal(upright_image(STORED, orientation), wanted)
-    np.testing.assert_array_equal(stored_image(wanted, orientation), STORED)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -98,14 +97,12 @@ def test_load_detector_takes_pixels_in_memory_as_they_are(photographs):
             assert found.boxes[:, [1, 0, 3, 2]].tolist() == [[*PATCH]]
 
 
-@pytest.mark.parametrize("applied", [True, False])
-def test_infer_detects_upright_unless_it_is_told_otherwise(photographs, tmp_path, monkeypatch, applied):
+def test_infer_detects_upright(photographs, tmp_path, monkeypatch):
     monkeypatch.setattr(annotate_module, "open_model", lambda config, **_: Detector(detect, NAMES, ScoreThresholds()))
-    settings = {} if applied else {"apply_exif_orientation": False}
-    annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, photographs))), output_dir=str(tmp_path), **settings))
+    annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, photographs))), output_dir=str(tmp_path)))
     results = {result["file_name"]: result for result in json.loads((tmp_path / "detections.json").read_text())}
     for file in photographs:
-        y_min, x_min, y_max, x_max = upright(file)[0] if applied else PATCH
+        y_min, x_min, y_max, x_max = upright(file)[0]
         assert results[file.name]["bbox"] == [x_min, y_min, x_max - x_min, y_max - y_min]
 
 

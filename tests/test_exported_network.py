@@ -11,15 +11,16 @@ from miniature import miniature_detector
 from onnx import TensorProto
 from PIL import Image
 
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import runtimes
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.checkpoint_model import build_predict, exported_network
 from efficientdet.inference.predictor import host_predictor
 from efficientdet.inference.runtimes import Network
-from efficientdet.onnx_translation.model import onnx_model
-from efficientdet.onnx_translation.quantization import calibration_of_files, quantized
+from efficientdet.plugins.onnx.model import onnx_model
+from efficientdet.plugins.onnx.quantization import quantized
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
@@ -34,13 +35,27 @@ def copied(outputs, size):
     return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
 
 
-def found_on_host(logits, deltas, anchors, config):
-    return stacked(
+def drawn_anchors(random, count):
+    anchors = np.float32(random.uniform(0, 60, (count, 2)))
+    return np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (count, 2)))], axis=1)
+
+
+def assert_the_host_finds_the_same(logits, deltas, anchors, **options):
+    """Compare the detections on the host with those of the backend, and return them."""
+    config = SuppressionConfig(**options)
+    with np.errstate(all="ignore"):
+        wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
+    found = stacked(
         [
             detections_on_host(NetworkOutputs(*image, image[0].max(axis=-1)), anchors, config=config)
             for image in zip(logits, deltas, strict=True)
         ]
     )
+    np.testing.assert_array_equal(found.valid, np.asarray(wanted.valid))
+    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
+    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+    return found
 
 
 def with_drawn_statistics(detector):
@@ -152,7 +167,7 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
         Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
     model = onnx_model(small_d0)
     images = calibration_of_files(sorted(map(str, tmp_path.iterdir())))
-    in_8_bits = quantized(model, images.inputs(Letterbox((height, width))), narrow=sums_of_bytes_saturate())
+    in_8_bits = quantized(model, images.inputs(letterbox((height, width))), narrow=sums_of_bytes_saturate())
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)
@@ -214,18 +229,11 @@ def test_an_error_in_reading_is_the_callers(small_d0):
 )
 def test_the_host_finds_what_the_device_finds(options, spread):
     random = np.random.default_rng(2)
-    config = SuppressionConfig(**{"candidates": 1500, "max_detections": 50, **options})
-    anchors = np.float32(random.uniform(0, 60, (700, 2)))
-    anchors = np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (700, 2)))], axis=1)
+    anchors = drawn_anchors(random, 700)
     logits = np.float32(random.normal(-1, spread, (2, 700, 5)))
     logits[:, ::7] = logits[:, 1::7]  # ties
     deltas = np.float32(random.normal(0, 0.3, (2, 700, 4)))
-    wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
-    found = found_on_host(logits, deltas, anchors, config)
-    np.testing.assert_array_equal(found.valid, np.asarray(wanted.valid))
-    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
-    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+    assert_the_host_finds_the_same(logits, deltas, anchors, **{"candidates": 1500, "max_detections": 50, **options})
 
 
 EVERY_CANDIDATE = {"method": "hard", "iou_threshold": 1.0, "candidates": 310, "max_detections": 310}
@@ -237,17 +245,10 @@ EVERY_CANDIDATE = {"method": "hard", "iou_threshold": 1.0, "candidates": 310, "m
 def test_classes_that_score_alike(per_anchor, spread, options):
     """As a network that has learned nothing, or where objects are but not which: few anchors have all candidates."""
     random = np.random.default_rng(3)
-    config = SuppressionConfig(**options)
-    anchors = np.float32(random.uniform(0, 60, (2500, 2)))
-    anchors = np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (2500, 2)))], axis=1)
+    anchors = drawn_anchors(random, 2500)
     logits = np.float32(random.normal(-2, per_anchor, (1, 2500, 1)) + random.normal(0, spread, (1, 2500, 20)))
     deltas = np.float32(random.normal(0, 0.3, (1, 2500, 4)))
-    wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
-    found = found_on_host(logits, deltas, anchors, config)
-    assert found.valid.all()
-    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
-    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5)
-    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+    assert assert_the_host_finds_the_same(logits, deltas, anchors, **options).valid.all()
 
 
 @pytest.mark.filterwarnings("error")
@@ -261,13 +262,7 @@ def test_boxes_whose_areas_are_infinite_are_those_of_the_graph(method):
     deltas = np.float32(random.normal(0, 0.3, (1, 300, 4)))
     deltas[0, ::2, 2:] = 70
     deltas[0, ::5, 2:] = 100, -200
-    config = SuppressionConfig(method=method, candidates=600, max_detections=50)
-    with np.errstate(all="ignore"):
-        wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
-    found = found_on_host(logits, deltas, anchors, config)
-    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
-    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5)
-    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+    assert_the_host_finds_the_same(logits, deltas, anchors, method=method, candidates=600, max_detections=50)
 
 
 def test_names_in_a_users_file_are_shown_escaped(monkeypatch):

@@ -22,13 +22,12 @@ from miniature import miniature_detector
 from PIL import Image
 
 import efficientdet
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-from efficientdet.plugins.small_devices.frigate import write_frigate_files
-from efficientdet.plugins.small_devices.full_integer import integer_resize
+from efficientdet.plugins.small_devices.full_integer import integer_resize, write_frigate_files
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
@@ -238,7 +237,8 @@ def test_without_stored_thresholds_frigates_own_apply(tmp_path):
     categories = [{"id": 3, "name": "no"}, {"id": 7, "name": "1 euro"}]
     description = Description(model_name="efficientdet-lite0", hparams={}, categories=categories, weights="raw")
     restored = SimpleNamespace(description=description, detector=SimpleNamespace(image_size=(240, 320)))
-    write_frigate_files(restored, tmp_path / FULL)
+    files = {"config_file": tmp_path / "frigate.yaml", "labels_file": tmp_path / "numbered_labels.txt"}
+    write_frigate_files(restored, tmp_path / FULL, **files)
     text = (tmp_path / "frigate.yaml").read_text()
     assert "Frigate stretches its square regions to this input" in text
     config = yaml.safe_load(text)
@@ -250,8 +250,8 @@ def test_without_stored_thresholds_frigates_own_apply(tmp_path):
 def test_other_normalizations_become_part_of_the_network():
     """ImageNet's mean is 124, 116 and 104, which is the padding of such a file."""
     detector = miniature_detector()
-    assert integer_resize(detector, Letterbox((64, 64))).padding == (124, 116, 104)
-    assert integer_resize(tiny_lite(), Letterbox((SIDE, SIDE))).padding == (127, 127, 127)
+    assert integer_resize(detector, letterbox((64, 64))).padding == (124, 116, 104)
+    assert integer_resize(tiny_lite(), letterbox((SIDE, SIDE))).padding == (127, 127, 127)
 
 
 def test_boxes_with_a_last_pixel_are_refused():

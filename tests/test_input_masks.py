@@ -10,12 +10,12 @@ import tensorflow as tf
 from PIL import Image
 from test_pipeline import NAMES, batches, config, image_of, written
 
-from dataset.input.augmentation import Cropping, ResizeAndFlip, ScaleJitterCrop
-from dataset.input.crop import Crop, crop_image
+from dataset.input.augmentation import Augmentation, ResizeAndFlip, ScaleJitterCrop
+from dataset.input.crop import Crop
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
-from dataset.input.resize import FitWithin, Letterbox
+from dataset.input.resize import fit_within, letterbox
 from dataset.records.schema import Record, RecordObject
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
@@ -89,12 +89,12 @@ def brute_force(polygon, box, *, offset, window, size, flip):
 
 @pytest.mark.parametrize(
     "augmentation",
-    [ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(FitWithin(40, 64, 64)), OverlapCrop((64, 64), tries=5)],
+    [ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(fit_within(40, 64, 64)), OverlapCrop((64, 64), tries=5)],
 )
 def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
     index = records_of(tmp_path, objects(), count=3)
     inputs = InputConfig(
-        resize=Letterbox((64, 64)),
+        resize=letterbox((64, 64)),
         augmentation=augmentation,
         batch_size=1,
         category_ids=NAMES.category_ids,
@@ -121,7 +121,7 @@ def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
     assert 5 < sum(flips) < 20
 
 
-class FixedCrop(Cropping):
+class FixedCrop(Augmentation):
     """The same window of every image, at its own size."""
 
     def __init__(self, *, offset, window, flip):
@@ -129,9 +129,6 @@ class FixedCrop(Cropping):
 
     def draw(self, source_size, seed, boxes=None):
         return Crop(*map(tf.constant, self._crop))
-
-    def image(self, encoded, crop):
-        return crop_image(encoded, crop, size=self.size)
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -157,7 +154,7 @@ def test_of_what_a_crop_shows_no_pixel_is_no_object(tmp_path, flip):
     index = records_of(tmp_path, found)
     for side, kept in ((0, [0, 1, 2, 3]), (5, [1, 3]), (24, [1, 3])):
         inputs = InputConfig(
-            resize=Letterbox(crop.size),
+            resize=letterbox(crop.size),
             augmentation=crop,
             batch_size=1,
             mask_size=side,

@@ -16,7 +16,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import export_artifacts
 from efficientdet.exports import saved_model as export_module
-from efficientdet.exports.artifact_comparison import Agreement, compare_detections
+from efficientdet.exports.export_artifacts import Agreement, compare_detections
 from efficientdet.exports.formats import SavedModel
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
@@ -115,40 +115,41 @@ def test_masks_of_a_saved_model_are_pasted_by_the_rule_of_its_description(monkey
         )
 
 
-def found(boxes, scores, category_ids):
+def found(detections):
+    """Return the rows of detections (box, score, category id)."""
+    boxes, scores, ids = zip(*detections, strict=True) if detections else ((), (), ())
     return DetectionRows.of_image(
-        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(category_ids)
+        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(ids, int)
     )
 
 
-def test_detections_agree_in_any_order():
-    ours = found([[0, 0, 9, 9], [5, 5, 8, 8]], [0.5, 0.4], [1, 2])
-    others = found([[5, 5, 8, 8.25], [0, 0, 9, 9]], [0.5, 0.375], [2, 1])
-    assert compare_detections(ours, others, pixels=0.5) == pytest.approx(Agreement(2, 1.0, 0.025, 0.25))
-    assert compare_detections(ours, others, pixels=0.1).share == 0.5
+BEST, SMALL, NOISE = ([0, 0, 9, 9], 0.5, 1), ([5, 5, 8, 8], 0.4, 2), ([30, 30, 40, 40], 0.2, 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "pixels", "share"),
+    [
+        ([BEST, SMALL], [([5, 5, 8, 8.25], 0.4, 2), BEST], 0.5, 1),  # in any order
+        ([BEST, SMALL], [([5, 5, 8, 8.25], 0.4, 2), BEST], 0.1, 0.5),
+        ([BEST], [([0, 0, 9, 9], 0.5, 2)], 1, 0),  # another class
+        ([BEST], [BEST, ([0, 0, 9, 9], 0.4, 1)], 1, 2 / 3),  # another number
+        ([BEST], [], 1, 0),
+        ([], [], 1, 1),
+        ([BEST, SMALL, NOISE], [BEST, SMALL, ([60, 60, 70, 70], 0.2, 1)], 0.5, 4 / 6),
+        ([BEST], [([0, 1, 9, 10], 0.5, 1)], 0.5, 0),
+        ([BEST], [([0, 1, 9, 10], 0.5, 1)], None, 1),  # IoU 0.8
+        ([BEST], [([0, 2, 9, 11], 0.5, 1)], None, 0),  # 0.64
+    ],
+)
+def test_the_share_of_detections_that_agree(ours, others, pixels, share):
+    assert compare_detections(found(ours), found(others), pixels=pixels).share == pytest.approx(share)
 
 
 def test_noise_below_the_threshold_of_its_class_is_not_compared():
     """The last detection of each side is noise; the second of the others is below the threshold, but is found."""
-    ours = found([[0, 0, 9, 9], [5, 5, 8, 8], [30, 30, 40, 40]], [0.5, 0.31, 0.2], [1, 2, 1])
-    others = found([[0, 0, 9, 9], [5, 5, 8, 8], [60, 60, 70, 70]], [0.5, 0.29, 0.2], [1, 2, 1])
+    ours = found([BEST, ([5, 5, 8, 8], 0.31, 2), NOISE])
+    others = found([BEST, ([5, 5, 8, 8.25], 0.29, 2), ([60, 60, 70, 70], 0.2, 1)])
     thresholds = ScoreThresholds(overall=0.4, by_category={2: 0.3}, source="")
-    assert compare_detections(ours, others, pixels=0.5).share == pytest.approx(4 / 6)
-    assert compare_detections(ours, others, pixels=0.5, thresholds=thresholds) == pytest.approx(
-        Agreement(2, 1.0, 0.02, 0.0)
-    )
-    lost = found([[0, 0, 9, 9]], [0.5], [1])
-    assert compare_detections(ours, lost, pixels=0.5, thresholds=thresholds).share == pytest.approx(2 / 3)
-    moved = found([[0, 1, 9, 10]], [0.5], [1])  # IoU 0.8
-    assert [compare_detections(lost, moved, pixels=pixels).share for pixels in (0.5, None)] == [0.0, 1.0]
-    assert compare_detections(lost, found([[0, 2, 9, 11]], [0.5], [1]), pixels=None).share == 0.0  # 0.64
-    nothing = found([], [], [])
-    assert compare_detections(nothing, ours, pixels=0.5, thresholds=thresholds)[:2] == (0, 0.0)
-
-
-def test_another_class_or_number_is_no_agreement():
-    ours = found([[0, 0, 9, 9]], [0.5], [1])
-    assert compare_detections(ours, found([[0, 0, 9, 9]], [0.5], [2]), pixels=1).share == 0
-    assert compare_detections(ours, found([[0, 0, 9, 9]] * 2, [0.5, 0.4], [1, 1]), pixels=1).share == 2 / 3
-    assert compare_detections(ours, found([], [], []), pixels=1).share == 0
-    assert compare_detections(found([], [], []), found([], [], []), pixels=1) == Agreement(0, 1.0, 0.0)
+    agreement = compare_detections(ours, others, pixels=0.5, thresholds=thresholds)
+    assert agreement == pytest.approx(Agreement(2, 1.0, 0.02, 0.25))
+    assert compare_detections(found([]), ours, pixels=0.5, thresholds=thresholds)[:2] == (0, 0.0)

@@ -4,11 +4,10 @@ import numpy as np
 import oracles
 import pytest
 import tensorflow as tf
-from onnx_sessions import session_of
+from onnx_sessions import detections_session
 
-from efficientdet.onnx_translation.graph import OnnxGraph
-from object_detection.suppression import onnx_suppression, tensor_suppression
-from object_detection.suppression.onnx_suppression import detections_in_onnx
+from efficientdet.plugins.onnx import suppression as onnx_suppression
+from object_detection.suppression import tensor_suppression
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
 ANCHORS, CLASSES, SLOTS = 60, 3, 10
@@ -35,24 +34,8 @@ PIXELS = np.tile(np.float32([[0, 0, 1, 1]]), (ANCHORS, 1))  # the anchors
 
 def in_onnx(config):
     """Boxes, scores and classes by ONNX Runtime, from logits and deltas."""
-    graph = OnnxGraph()
-    found = detections_in_onnx(graph, "logits", "deltas", "sizes", anchors=PIXELS, classes=CLASSES, config=config)
-    names = ("boxes", "scores", "classes")
-    for tensor, name in zip(found, names, strict=True):
-        graph.call_output(tensor, name)
-    inputs = {
-        "logits": ("float32", ["B", ANCHORS, CLASSES]),
-        "deltas": ("float32", ["B", ANCHORS, 4]),
-        "sizes": ("int32", ["B", 2]),
-    }
-    shapes = ("float32", ["B", SLOTS, 4]), ("float32", ["B", SLOTS]), ("int32", ["B", SLOTS])
-    _, session = session_of(graph, inputs, dict(zip(names, shapes, strict=True)))
-
-    def detect(logits, deltas):
-        sizes = np.full((len(logits), 2), 64, np.int32)
-        return session.run(list(names), {"logits": logits, "deltas": deltas, "sizes": sizes})
-
-    return detect
+    session = detections_session(config, anchors=PIXELS, classes=CLASSES)
+    return lambda logits, deltas: session(logits, deltas, np.full((len(logits), 2), 64, np.int32))
 
 
 def in_keras(config):

@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import socketserver
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -106,27 +105,33 @@ def test_a_stream_is_recorded_through_an_interruption_until_it_ends(tmp_path, ca
     assert "token" not in printed
 
 
+class Capture:
+    """A camera that sends the frames of an iterator, where None is a failed read, and then nothing."""
+
+    def __init__(self, frames):
+        self.frames, self.released = iter(frames), threading.Event()
+
+    def read(self):
+        frame = next(self.frames, None)
+        return frame is not None, frame
+
+    def release(self):
+        self.released.set()
+
+
+BLACK = np.zeros((2, 2, 3), np.uint8)
+
+
 def test_only_the_newest_frame_is_kept():
-    class Numbered:
-        """Sends 200 numbered frames, then waits."""
+    all_sent, stop = threading.Event(), threading.Event()
 
-        def __init__(self):
-            self.sent, self.all_sent = 0, threading.Event()
+    def numbered():
+        for number in range(1, 201):
+            yield np.full((2, 2, 3), number, np.uint8)
+        all_sent.set()
 
-        def read(self):
-            if self.sent == 200:
-                self.all_sent.set()
-                time.sleep(0.01)
-                return False, None
-            self.sent += 1
-            return True, np.full((2, 2, 3), self.sent, np.uint8)
-
-        def release(self):
-            """Nothing to release."""
-
-    stop, source = threading.Event(), Numbered()
-    frames = NewestFrames("rtsp://host/1", source, stop)
-    assert source.all_sent.wait(10)
+    frames = NewestFrames("rtsp://host/1", Capture(numbered()), stop)
+    assert all_sent.wait(10)
     reading = iter(frames)
     frame = next(reading)
     assert (frame.number, int(frame.pixels[0, 0, 0])) == (1, 200)
@@ -137,24 +142,11 @@ def test_only_the_newest_frame_is_kept():
 
 
 def test_a_first_frame_may_take_a_moment_but_must_come(monkeypatch):
-    class Late:
-        """Sends frames after a number of failed reads."""
-
-        def __init__(self, failures):
-            self.failures = failures
-
-        def read(self):
-            self.failures -= 1
-            return (False, None) if self.failures >= 0 else (True, np.zeros((2, 2, 3), np.uint8))
-
-        def release(self):
-            """Nothing to release."""
-
-    frames = NewestFrames("rtsp://host/1", Late(3), threading.Event())
+    frames = NewestFrames("rtsp://host/1", Capture([None, None, None, BLACK]), threading.Event())
     assert next(iter(frames)).number == 1
     frames.release()
     monkeypatch.setattr(video_source, "_FIRST_FRAME_SECONDS", 0.2)
-    assert list(NewestFrames("rtsp://host/1", Late(10**9), threading.Event())) == []
+    assert list(NewestFrames("rtsp://host/1", Capture([]), threading.Event())) == []
 
 
 def test_an_address_without_a_stream_is_one_line():
@@ -221,27 +213,20 @@ def test_pauses_between_attempts_grow_and_start_again_after_a_long_connection(mo
             clock[0] += timeout
             return self.is_set()
 
-    class Capture:
-        """Sends a number of frames, 0.1 s each."""
-
-        def __init__(self, frames):
-            self.left = frames
+    class Timed(Capture):
+        """Each read takes 0.1 s."""
 
         def read(self):
             clock[0] += 0.1
-            self.left -= 1
-            return (True, np.zeros((2, 2, 3), np.uint8)) if self.left >= 0 else (False, None)
+            return super().read()
 
-        def release(self):
-            """Nothing to release."""
-
-    attempts = iter([*[None] * 6, Capture(1), Capture(400), None, None])
+    attempts = iter([*[None] * 6, Timed([BLACK]), Timed([BLACK] * 400), None, None])
     threads = SimpleNamespace(Event=Event, Condition=threading.Condition, Thread=threading.Thread)
     monkeypatch.setattr(video_source, "threading", threads)
     monkeypatch.setattr(video_source, "_FIRST_PAUSE_SECONDS", 1.0)
     monkeypatch.setattr(video_source, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(video_source, "_opened", lambda source: next(attempts, None))
-    frames = NewestFrames("rtsp://u:secret@host/1", Capture(1), threading.Event(), max_offline_seconds=100)
+    frames = NewestFrames("rtsp://u:secret@host/1", Timed([BLACK]), threading.Event(), max_offline_seconds=100)
     assert [frame for frame in frames if frame is not None]
     # Six attempts fail, a connection of 0.1 s does not count, one of 40 s does
     assert pauses[:8] == [1, 2, 4, 8, 16, 30, 30, 30]
@@ -253,32 +238,21 @@ def test_pauses_between_attempts_grow_and_start_again_after_a_long_connection(mo
 
 
 def test_the_time_without_frames_is_announced(monkeypatch):
-    class Silent:
-        """Sends one frame, then nothing."""
-
-        def __init__(self):
-            self.released = threading.Event()
-
-        def read(self):
-            if not hasattr(self, "sent"):
-                self.sent = True
-                return True, np.zeros((2, 2, 3), np.uint8)
-            self.released.wait(10)
-            return False, None
-
-        def release(self):
-            self.released.set()
-
     monkeypatch.setattr(video_source, "_SECONDS_UNTIL_NONE", 0.2)
-    silent, stop = Silent(), threading.Event()
-    frames = NewestFrames(0, silent, stop)
+    stop, silence = threading.Event(), threading.Event()
+
+    def one_and_silence():
+        yield BLACK
+        silence.wait(10)
+
+    frames = NewestFrames(0, Capture(one_and_silence()), stop)
     reading = iter(frames)
     assert next(reading).number == 1
     assert next(reading) is None
     assert next(reading) is None
     stop.set()
     assert list(reading) == []
-    silent.release()
+    silence.set()
     frames.release()
 
 

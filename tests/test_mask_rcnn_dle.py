@@ -11,7 +11,7 @@ from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.inference.runtimes import copied
 from efficientdet.plugins.mask_rcnn.proposal_anchors import centered_levels
 from efficientdet.plugins.mask_rcnn.regions import ProposalConfig, region_proposals
-from efficientdet.plugins.mask_rcnn.roi_align import RegionPooling, roi_align
+from efficientdet.plugins.mask_rcnn.roi_align import RegionPooling, features_of_regions
 from efficientdet.plugins.mask_rcnn.sampled_regions import mask_targets
 from model.detection_model import losses
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
@@ -102,9 +102,10 @@ def test_one_sample_a_bin_by_hand():
     level = rng.normal(size=(1, 8, 12, 2)).astype(np.float32)
     boxes = np.float32([[[4, 6, 20.5, 33], [5, 5, 5.5, 6.5], [0, 0, 31, 47]]])
     pooled = np.asarray(
-        roi_align(
+        features_of_regions(
             [tf.constant(level)],
-            tf.constant(boxes),
+            tf.constant(boxes[0]),
+            tf.zeros(3, tf.int32),
             size=3,
             image_size=(32, 48),
             pooling=RegionPooling(samples=1, min_side=0.0, level_slack=0.0),
@@ -117,7 +118,7 @@ def test_one_sample_a_bin_by_hand():
             max(1 - abs(y - row), 0) * max(1 - abs(x - column), 0) * level[0, row, column]
             for row, column in np.ndindex(8, 12)
         )
-        np.testing.assert_allclose(pooled[0, number, i, j], wanted, atol=1e-5)
+        np.testing.assert_allclose(pooled[number, i, j], wanted, atol=1e-5)
 
 
 def test_masks_are_whole_by_hand():

@@ -22,8 +22,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.operations.choose_images import choose_images
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.plugins.labeling import next_images
-from efficientdet.plugins.labeling.expected_gain import choose, class_weights, uncertainty
-from efficientdet.plugins.labeling.image_views import Viewer
+from efficientdet.plugins.labeling.next_images import Viewer, choose, class_weights, uncertainty
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -65,42 +64,21 @@ def test_rare_classes_count_more():
     assert uncertainty(rows((0, 0.5, 2)), rows((0, 0.5, 2)), weights) == pytest.approx(math.sqrt(5))
 
 
-def farthest(points, chosen):
-    """The point with the largest angle to its nearest neighbor among those chosen, one by one."""
-
-    def nearest(point):
-        return min(1 - np.dot(point, other) / np.linalg.norm(point) / np.linalg.norm(other) for other in chosen)
-
-    return max(range(len(points)), key=lambda number: nearest(points[number]))
-
-
-def test_diversity_is_k_center():
-    random = np.random.default_rng(3)
-    points, known = random.normal(size=(30, 4)), random.normal(size=(5, 4))
-    found = choose(np.ones(30), points, known, count=6, strategy="diversity")
-    centers = list(known)
-    for number, novelty in found:
-        assert number == farthest(points, centers)
-        assert 0 < novelty <= 2
-        centers.append(points[number])
-
-
 def test_expected_gain_takes_neither_copies_nor_what_is_certain():
     #                    certain, doubtful, its copy, like a labeled one, new and a little doubtful
     points = np.array([[0, 1, 0.0], [1, 0, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]])
     doubts = np.array([0.0, 3, 3, 9, 1])
-    [first, second] = choose(doubts, points, np.array([[0, 0, 1.0]]), count=2, strategy="expected_gain")
+    [first, second] = choose(doubts, points, np.array([[0, 0, 1.0]]), count=2)
     assert first[0] in (1, 2)
     assert second == (4, pytest.approx(1 - math.sqrt(0.5)))
-    assert choose(doubts, points, points[:0], count=9, strategy="uncertainty")[0] == (3, 1)
+    assert choose(doubts, points, points[:0], count=9)[0] == (3, 1)  # nothing is labeled
 
 
-@pytest.mark.parametrize("strategy", ["expected_gain", "uncertainty", "diversity", "random"])
-def test_every_image_is_chosen_once(strategy):
+def test_every_image_is_chosen_once():
     points = np.repeat(np.eye(3), 4, axis=0)
     for doubts in (np.zeros(12), np.arange(12.0)):
         for count, known in itertools.product((5, 50), (points[:0], points)):
-            numbers = [number for number, _ in choose(doubts, points, known, count=count, strategy=strategy)]
+            numbers = [number for number, _ in choose(doubts, points, known, count=count)]
             assert len(set(numbers)) == len(numbers) == min(count, 12)
 
 
@@ -241,14 +219,10 @@ def test_copies_are_chosen_once_and_labeled_files_never(stored, tmp_path, capsys
     digest = hashlib.sha256((pool / "labeled.png").read_bytes()).hexdigest()
     shard = next(records.glob("*-of-*"))
     beside_records(shard, ".instances.json").write_text(json.dumps({"images": [{"id": 1, "sha256": digest}]}))
-    for strategy in ("uncertainty", "random"):
-        out = tmp_path / strategy
-        given = {"images": (str(pool),), "output_dir": str(out), "labeled": f"{records}/*-of-*", "strategy": strategy}
-        choose_images(options(stored, **given))
-        assert {entry["file_name"] for entry in json.loads((out / "next_images.json").read_text())} == {
-            "a.png",
-            "b.png",
-        }
+    out = tmp_path / "out"
+    choose_images(options(stored, images=(str(pool),), output_dir=str(out), labeled=f"{records}/*-of-*"))
+    listed = json.loads((out / "next_images.json").read_text())
+    assert {entry["file_name"] for entry in listed} == {"a.png", "b.png"}
     printed = capsys.readouterr().out
     assert "1 of 5 images are labeled already" in printed
     assert "1 of 5 images are copies of others" in printed
@@ -273,7 +247,7 @@ def test_an_interrupted_choice_is_repeated(stored, tmp_path, monkeypatch):
     original = next_images._thumbnail
     monkeypatch.setattr(next_images, "_thumbnail", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        choose_images(options(stored, output_dir=str(out), count=3, strategy="uncertainty"))
+        choose_images(options(stored, output_dir=str(out), count=3))
     assert len(list((out / "images").iterdir())) == 1
     monkeypatch.setattr(next_images, "_thumbnail", original)
     choose_images(options(stored, output_dir=str(out), count=3))

@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.onnx_translation.model import onnx_model
+from efficientdet.plugins.onnx.model import onnx_model
 from model.detection_model import named_variables
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.structures import DETECTIONS

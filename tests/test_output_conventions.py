@@ -123,16 +123,6 @@ def test_boxes_are_cut_before_they_are_compared(reader):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_corners_that_are_the_first_and_last_pixel_by_hand(reader):
-    """An anchor of 10 x 10 pixels, moved by 4 pixels and twice as wide; the last pixel of the image is 49."""
-    anchors = np.float32([[0, 0, 9, 9], [40, 40, 59, 59]])
-    deltas = np.float32([[[0.4, 0.0, 0.0, np.log(2)], [0, 0, 0, 0]]])
-    config = SuppressionConfig(clip=True, max_detections=2, box_coder=FasterRcnnBoxCoder(last_pixel=True))
-    found = reader(np.float32([[[3], [2]]]), deltas, anchors, config, clip_to=np.int32([[50, 50]]))
-    np.testing.assert_allclose(found.boxes[0], [[4, 0, 13, 14], [40, 40, 49, 49]], atol=1e-5)
-
-
-@pytest.mark.parametrize("reader", READERS)
 def test_logits_of_any_size_have_scores(reader):
     logits = np.float32([[[1e30, 0, -1e30], [-1e30, -1e30, -1e30], [1e4, 1e4, 2e4]]])
     anchors = np.float32([[0, 0, 10, 10], [30, 30, 40, 40], [60, 60, 70, 70]])

@@ -45,9 +45,6 @@ PROGRAMS = (
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
-    "disconnects",  # disconnects, starts, video: of tests/endurance_*.py
-    "starts",
-    "video",
     "accelerator-type",
     "auto-orient",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
@@ -144,7 +141,6 @@ def known_flags():
         *(ROOT / "scripts").rglob("*.sh"),
         *(ROOT / "scripts").rglob("*.py"),
         *(ROOT / "benchmarks").glob("*.py"),
-        ROOT / "tests" / "endurance.py",
     ]
     return found | {name for file in others for name in re.findall(r"--([a-z][a-z_0-9]*)\b", text(file))}
 

@@ -16,7 +16,7 @@ import cv2
 import forked_programs
 import numpy as np
 import pytest
-from endurance_run import path_to_miniature
+from miniature_programs import path_to_miniature
 from test_packaging import PROJECT
 
 from dataset.synthetic import draw_data_set
@@ -51,6 +51,7 @@ OTHERS = {
     "pre-commit",
     "ray",
     "sbatch",
+    "sed",
     "srun",
     "trackers",
 }

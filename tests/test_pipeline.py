@@ -8,10 +8,10 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.input.augmentation import ColorJitter, ResizeAndFlip
+from dataset.input.augmentation import ColorJitter
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
-from dataset.input.resize import FitWithin, Letterbox, Stretch
+from dataset.input.resize import letterbox, stretch
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
@@ -195,7 +195,7 @@ def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
     crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(20, 14, 9, 9, 9, crowd=True)], height=24, width=30)])
     ssd = replace(
         config(),
-        resize=Stretch((32, 32), antialias=True),
+        resize=stretch((32, 32), antialias=True),
         augmentation=OverlapCrop((32, 32)),
         color_jitter=ColorJitter(),
         train_on_crowds=train_on_crowds,
@@ -246,29 +246,6 @@ def test_fake_data_is_one_batch_for_ever(index):
     assert_same(fake, batches(training_dataset(index, config()), 1) * 5)
 
 
-def test_another_input_is_another_rule_and_another_augmentation(index):
-    """What Mask R-CNN trains on; the same rule without a flip is what evaluation sees, but for the order."""
-    rule = FitWithin(24, 32, multiple=16)
-    flipped = InputConfig(
-        resize=rule, augmentation=ResizeAndFlip(rule, 1.0), batch_size=4, category_ids=NAMES.category_ids
-    )
-    plain = replace(flipped, augmentation=None)
-    seen = {
-        int(image_id): image
-        for batch, _ in evaluation_dataset(index, plain)
-        for image_id, image in zip(batch.image_ids, batch.images.numpy(), strict=True)
-    }
-    mirrored, straight = (batches(training_dataset(index, inputs), 3) for inputs in (flipped, plain))
-    for one, other in zip(mirrored, straight, strict=True):
-        np.testing.assert_array_equal(one.sizes, [[24, 30]] * 4)
-        for row, image_id in enumerate(one.image_ids):
-            np.testing.assert_array_equal(other.images[row], seen[int(image_id)])
-            assert np.abs(one.images[row, :24, :30].astype(int) - other.images[row, :24, 29::-1]).max() <= 1
-            valid = one.objects.valid[row]
-            left_and_right = 30 - other.objects.boxes[row][valid][:, [3, 1]]
-            np.testing.assert_allclose(one.objects.boxes[row][valid][:, [1, 3]], left_and_right, atol=1e-4)
-
-
 # --- evaluation
 
 
@@ -299,7 +276,7 @@ def test_the_last_batch_is_filled_up_and_says_so(index):
 def test_evaluation_is_the_letterbox(index):
     for batch, _ in evaluation_dataset(index, config(batch_size=1)):
         number = int(batch.image_ids[0]) - 100
-        image, size, scale = Letterbox((32, 32))(tf.io.decode_jpeg(image_of(number)))
+        image, size, scale = letterbox((32, 32))(tf.io.decode_jpeg(image_of(number)))
         np.testing.assert_array_equal(batch.images[0], image)
         np.testing.assert_array_equal(batch.sizes[0], size)
         np.testing.assert_array_equal(batch.scales[0], scale)

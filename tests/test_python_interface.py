@@ -19,9 +19,9 @@ import pytest
 import tensorflow as tf
 import yaml
 from absl import flags
-from endurance_run import path_to_miniature
 from hub_server import forget_library
 from miniature import HPARAMS, build_miniature, miniature_detector
+from miniature_programs import path_to_miniature
 from PIL import Image
 
 import efficientdet
@@ -138,7 +138,7 @@ def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
     exported = worked[0] / "exported"
     monkeypatch.setenv("HF_TOKEN", "hf_none")
     publish(exported, "hf://me/shapes", files=files_to_publish(exported))
-    names = {"README.md", "detections.jpg", "provenance.json", "artifacts.md", "artifacts.json", "detector.onnx"}
+    names = {"README.md", "provenance.json", "artifacts.json", "detector.onnx"}
     assert hub.repositories["me/shapes"].keys() == names
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     loaded, local = (efficientdet.load_detector(path) for path in ("hf://me/shapes", exported / "detector.onnx"))
@@ -360,24 +360,6 @@ def test_detections_as_supervision_has_them(monkeypatch):
     np.testing.assert_array_equal(fields["xyxy"], found.boxes)
     assert fields["class_id"].tolist() == [7, 3]
     assert fields["data"]["class_name"].tolist() == ["cat", "dog"]
-
-
-def test_detections_as_fiftyone_has_them(monkeypatch):
-    found = found_objects()
-    monkeypatch.setitem(sys.modules, "fiftyone", None)
-    with pytest.raises(efficientdet.InputError, match="needs the package fiftyone: pip install fiftyone"):
-        found.to_fiftyone(noise())
-    stand_in = types.SimpleNamespace(Detections=lambda detections: detections, Detection=dict)
-    monkeypatch.setitem(sys.modules, "fiftyone", stand_in)
-    with pytest.raises(efficientdet.InputError, match="hold no image"):
-        found.to_fiftyone()
-    detections = found.to_fiftyone(noise())
-    assert detections[0] == {"label": "cat", "bounding_box": [0.04, 0.1, 0.2, 0.65], "confidence": 0.9, "mask": None}
-    masks = np.zeros((2, 40, 50), bool)
-    masks[0, 5:9, 3:6] = True
-    first, second = found_objects(masks=masks).to_fiftyone()  # the size is that of the masks
-    np.testing.assert_array_equal(first["mask"], masks[0, 4:30, 2:12])
-    assert (second["mask"].shape, second["bounding_box"]) == ((6, 11), detections[1]["bounding_box"])
 
 
 @pytest.mark.slow

@@ -6,14 +6,12 @@ import statistics
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.coco.bootstrap import Samples, paired_differences
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +19,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import compare_recipes as recipes  # noqa: E402
 from compare_recipes import Cell, Paths, measure, training_flags  # noqa: E402
-from recipe_tables import comparison, difference, values_by_recipe, write_tables  # noqa: E402
+from recipe_tables import difference, values_by_recipe  # noqa: E402
 
 TABLE = {
     "data_sets": {
@@ -132,14 +130,6 @@ def test_finished_cells_are_skipped_and_an_interrupted_one_is_run_again(bench, t
         run(cells[0], table=changed)
 
 
-def test_the_quick_start_as_a_recipe(bench, tmp_path):
-    run, calls = bench
-    assert run(Cell("cells", "all", 0)) == []
-    program, flags = calls()[-1]
-    assert (program, flags["minutes"], flags["images"]) == ("quickstart", "3", str(tmp_path / "data/cells/images"))
-    assert json.loads((tmp_path / "output/cells/cells-all-0/cell.json").read_text())["val"]["AP"] == 0.3
-
-
 def test_a_recipe_with_a_training_before_it(bench, tmp_path):
     run, calls = bench
     assert run(Cell("cells", "twice", 2)) == []
@@ -188,54 +178,6 @@ def test_differences_and_their_standard_errors(recipe):
     ]
     seeds = len(AP[recipe]["a"])
     assert found.error_by_seeds == pytest.approx(math.sqrt(sum(p / 3 + p / seeds for p in pooled) / 4))
-
-
-def test_tables(tmp_path):
-    columns, rows = comparison(CELLS, "val", "AP", baseline="baseline")
-    assert columns[:6] == ["AP", "a", "b", "c", "mean", "difference"]
-    assert [row[0] for row in rows] == ["baseline", "better", "elsewhere", "screened"]
-    assert rows[0][1:6] == ["0.5100 ± 0.0058 (3)", "0.3100 ± 0.0208 (3)", "-", "0.4100", "-"]
-    assert rows[2][1:8] == ["-", "-", "0.9000 (1)", "0.9000", "-", "-", "-"]
-    assert rows[0][-2:] == ["11.0", "1000"]
-    write_tables(tmp_path, CELLS, baseline="baseline")
-    assert "| 0.5100 ± 0.0058 (3) |" in (tmp_path / "val.md").read_text()
-    assert not (tmp_path / "test.md").exists()
-
-
-def test_tables_have_the_intervals_that_all_seeds_have():
-    ends = {("baseline", "a", 0): [0.4, 0.6], ("baseline", "a", 1): [0.45, 0.6], ("baseline", "a", 2): [0.41, 0.63]}
-    ends |= {("baseline", "b", 0): [0.2, 0.4], ("elsewhere", "c", 0): [0.85, 0.95]}
-    cells = []
-    for cell in CELLS:
-        key = cell["recipe"], cell["data_set"], cell["seed"]
-        known = {"intervals": {"numbers": {"AP": ends[key]}}} if key in ends else {}
-        cells.append({**cell, "val": {**cell["val"], **known}})
-    _, rows = comparison(cells, "val", "AP", baseline="baseline")
-    assert rows[0][1:3] == ["0.5100 ± 0.0058 (3) [0.420, 0.610]", "0.3100 ± 0.0208 (3)"]
-    assert rows[2][3] == "0.9000 (1) [0.850, 0.950]"
-
-
-def test_the_interval_of_a_difference_is_that_of_compare():
-    """Of one data set with a training of each recipe, in the resamples of both."""
-    random = np.random.default_rng(0)
-    weights = random.normal(0, 0.01, (2, 1001))
-    samples = {"baseline": 0.5 + weights[0], "better": 0.52 + weights[0] + weights[1] / 10}
-
-    def cell(recipe, data_set="a", **known):
-        scores = {"AP": samples[recipe][0], "AP50": 0.6}
-        return {"recipe": recipe, "data_set": data_set, "minutes": 1, "cpu_seconds": 1, "test": scores, **known}
-
-    def known(recipe):
-        return {"test_samples": {"images": 72, "AP": samples[recipe].tolist()}}
-
-    columns, rows = comparison([cell(one, **known(one)) for one in samples], "test", "AP", baseline="baseline")
-    numbers = [Samples(by_class=np.tile(samples[one], (1, 12, 1))) for one in samples]
-    wanted = paired_differences("", *numbers, classes=["a"], images=72).numbers["AP"]
-    place = columns.index("95 % interval")
-    assert rows[1][place - 1 : place + 1] == [f"{wanted.value:+.4f}", f"{wanted.low:+.4f} to {wanted.high:+.4f}"]
-    assert rows[0][place] == "-"
-    columns, _ = comparison([cell(one) for one in samples], "test", "AP", baseline="baseline")
-    assert "95 % interval" not in columns
 
 
 def test_every_recipe_of_the_table_has_valid_hyperparameters():

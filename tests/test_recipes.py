@@ -11,8 +11,8 @@ from pathlib import Path
 import forked_programs
 import pytest
 from drawn_records import draw_records
-from endurance_run import path_to_miniature
 from launching import SCRIPTS, dry_run, executable, flags_of, refusal, run
+from miniature_programs import path_to_miniature
 from text_tables import rows
 
 REPOSITORY, D0 = SCRIPTS.parent, SCRIPTS / "D0"
@@ -114,21 +114,6 @@ def test_every_recipe_runs_under_jax_with_one_process_per_host():
     assert not [word for word in words if word.startswith("--cpus-per-task")]
 
 
-def test_benchmarks_of_any_model():
-    """The rate is the model's own, unless one is given; hyperparameters are inference's too."""
-    flags = flags_of(
-        dry_run(BENCHMARKS / "training.sh", "MODEL=ssd300-resnet34", "BS=2", "STEPS=7", "HPARAMS=image_size=257")
-    )
-    assert (flags["model_name"], flags["batch_size"], flags["benchmark_steps"]) == ("ssd300-resnet34", "2", "7")
-    assert flags["hparams"] == "image_size=257"
-    assert not {"lr", "warmup_epochs"} & flags.keys()
-    assert flags_of(dry_run(BENCHMARKS / "training.sh", "LR=0.1", "WARMUP=2"))["lr"] == "0.1"
-    flags = flags_of(
-        dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128")
-    )
-    assert (flags["model_name"], flags["bm_runs"], flags["hparams"]) == ("retinanet-resnet18", "7", "image_size=128")
-
-
 def test_settings_before_the_command_and_after_it():
     after = dry_run(SCRIPT, "BS=16", "DATA=/data/my coco", "--seed=3")
     assert after == dry_run(SCRIPT, "--seed=3", env={"BS": "16", "DATA": "/data/my coco"})
@@ -219,22 +204,12 @@ def test_the_period_of_evaluations_follows_the_one_of_checkpoints():
     assert (flags["eval_period"], "eval_epochs" in flags) == ("5", False)
 
 
-def test_the_number_of_processes_of_a_job_is_the_one_given():
-    words = dry_run(JOB, "NODES=2", "NGPU=16")
-    assert {"--nodes=2", "--ntasks=16"} < set(words)
-
-
 def test_detection_in_images_needs_no_gpu(tmp_path):
     here = ["PYTHON=/bin/echo", f"MODEL_DIR={tmp_path}", f"OUTPUT={tmp_path}/out", f"IMAGE={tmp_path}/a.jpg"]
     done = run(D0 / "inference.sh", *here)
     assert done.returncode == 0, done.stderr
     assert f"--output_dir={tmp_path}/out" in done.stdout
     assert "but this machine has 0 GPUs" in refusal(D0 / "inference.sh", *here, "DEVICE=gpu")
-
-
-def test_a_flag_that_is_a_setting_too_reaches_the_program():
-    assert flags_of(dry_run(D0 / "inference.sh", "--batch_size=4"))["batch_size"] == "4"
-    assert flags_of(dry_run(SCRIPT, "--lr=0.5", "NEXP=1"))["lr"] == "0.5"
 
 
 def test_variables_of_container_and_package_managers_are_no_settings():
@@ -290,11 +265,6 @@ def test_a_missing_program_is_one_line(tmp_path, script, program):
     assert f"error: {program} is not installed (no {program} in PATH); " in line
 
 
-def test_a_list_of_batch_sizes():
-    done = run(D0 / "inference-benchmark.sh", "BS=1,2,128", "--dry_run")
-    assert re.findall(r"--batch_size=(\d+)", done.stdout) == ["1", "2", "128"]
-
-
 @pytest.mark.parametrize(
     ("container", "wanted"),
     [
@@ -306,13 +276,6 @@ def test_a_list_of_batch_sizes():
 )
 def test_containers(container, wanted):
     assert wanted in " ".join(dry_run(JOB, f"CONTAINER={container}"))
-
-
-def test_both_launchers_leave_time_to_save():
-    words = dry_run(SCRIPT, "LAUNCHER=mpirun")
-    assert words[words.index("odls_base_sigkill_timeout") + 1] == "60"
-    assert "scripts/horovodrun.py" in " ".join(dry_run(SCRIPT))
-    assert "#SBATCH --signal=TERM@" in (JOB).read_text()
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,3 @@ def test_the_published_detections(golden_folder, compiled):
         limits = np.tile(golden["image_sizes"][image], 2)
         np.testing.assert_allclose(found.boxes[image, :count], np.clip(decoded, 0, limits), atol=1e-3)
         assert not numbers[image, count:].any()
-
-
-def test_by_hand():
-    """Regions: a padded one, which would be best; one outside the image; two overlaps, of two classes and of one."""
-    regions = np.float32([[[0, 0, 9, 9], [0, 50, 9, 59], [10, 10, 30, 30], [10, 10, 30, 32]]])
-    logits = np.log(np.float32([[[1, 98, 1], [1, 98, 1], [10, 60, 30], [20, 70, 10]]]))
-    deltas = np.zeros((1, 4, 3, 4), np.float32)
-    deltas[0, 2, 2] = [10, 0, 0, 0]  # a whole height further down
-    found, numbers = detections_of(logits, deltas, regions, np.array([[False, True, True, True]]), np.int32([[40, 40]]))
-    assert found.valid.sum() == 3
-    np.testing.assert_array_equal(numbers[0, :3], [3, 2, 3])
-    np.testing.assert_array_equal(found.classes[0, :3], [0, 1, 1])
-    np.testing.assert_allclose(found.scores[0, :3], [0.7, 0.3, 0.1], rtol=1e-5)
-    np.testing.assert_allclose(found.boxes[0, :3], [[10, 10, 30, 32], [30, 10, 40, 30], [10, 10, 30, 32]], atol=1e-4)

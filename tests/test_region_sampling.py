@@ -5,10 +5,8 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from efficientdet.plugins.mask_rcnn.sampled_regions import assign_regions, sample_masks, sample_regions
+from efficientdet.plugins.mask_rcnn.sampled_regions import sample_masks, sample_regions
 from object_detection.stateless_random import seeds_of
-from object_detection.structures import Objects
-from program_support.errors import InputError
 
 
 def seeds(count, seed=3):
@@ -67,32 +65,3 @@ def test_an_image_draws_the_same_in_any_batch_and_another_at_another_step():
     whole = drawn(slice(0, 4))
     np.testing.assert_array_equal(np.concatenate([drawn(slice(0, 1)), drawn(slice(1, 4))]), whole)
     assert len({tuple(row) for row in np.concatenate([whole, drawn(slice(0, 4), seed=4)])}) == 8
-
-
-def objects_of(boxes, crowd=(), slots=None):
-    """Of one image; boxes yxyx."""
-    count, slots = len(boxes), slots or len(boxes) + 2
-    padded, valid, is_crowd = (
-        np.zeros((1, slots, 4), np.float32),
-        np.arange(slots)[None] < count,
-        np.zeros((1, slots), bool),
-    )
-    padded[0, :count] = boxes
-    is_crowd[0, list(crowd)] = True
-    return Objects(*map(tf.constant, Objects.of_boxes(padded, np.zeros((1, slots), np.int32), valid, is_crowd)))
-
-
-def test_regions_and_their_objects_by_hand():
-    objects = objects_of([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 20], [50, 50, 90, 90]], crowd=[3])
-    boxes = tf.constant(
-        [[[0.0, 0, 10, 10], [0, 0, 10, 16], [50, 50, 90, 90], [0, 0, 10, 5], [0, 0, 10, 4], [0, 0, 10, 10]]]
-    )
-    valid = tf.constant([[True] * 5 + [False]])
-    matched, positive, negative = to_numpy(assign_regions(boxes, valid, objects))
-    np.testing.assert_array_equal(matched, [[0, 2, 0, 0, 0, 0]])
-    np.testing.assert_array_equal(positive, [[True, True, False, True, False, False]])
-    np.testing.assert_array_equal(negative, [[False, False, True, False, True, False]])
-    assert to_numpy(assign_regions(boxes, valid, objects, strictly=True))[1].tolist() == [[True] * 2 + [False] * 4]
-    assert to_numpy(assign_regions(boxes, valid, objects, positive_iou=0.7))[1].sum() == 2
-    with pytest.raises(InputError, match="positive_iou is 0"):
-        assign_regions(boxes, valid, objects, positive_iou=0)

@@ -17,7 +17,7 @@ from dataset import create_tfrecord
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.input.pipeline import InputConfig, evaluation_dataset
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_bundle, write_arrays
@@ -538,7 +538,7 @@ def exported(drawn, tmp_path_factory):
     detector = miniature_detector(len(drawn.class_names))
     folder = str(tmp_path_factory.mktemp("saved"))
     export_saved_model(
-        detector, folder, description=describe(drawn.class_names, weights="raw"), resize=Letterbox((64, 64))
+        detector, folder, description=describe(drawn.class_names, weights="raw"), resize=letterbox((64, 64))
     )
     return detector, folder
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from efficientdet.plugins.mask_rcnn.region_layers import weighted_sums
-from efficientdet.plugins.mask_rcnn.roi_align import gathered_sums, region_levels, roi_align
+from efficientdet.plugins.mask_rcnn.roi_align import features_of_regions, gathered_sums, region_levels
 
 YX = [1, 0, 3, 2]
 
@@ -23,6 +23,14 @@ BOXES = np.float32(
         [[1, 2, 3, 40], [0, 11, 31, 12], [31.5, 47.5, 32, 48], [2, 2, 30, 46], [40, 60, 44, 64], [7.5, 8.25, 16, 24]],
     ]
 )
+
+
+def roi_align(levels, boxes, **settings):
+    """Return the features of the boxes [B, N, 4] of each image: [B, N, size, size, C]."""
+    count = boxes.shape[1]
+    images = tf.range(tf.shape(boxes)[0] * count) // count
+    pooled = features_of_regions(levels, tf.reshape(boxes, (-1, 4)), images, **settings)
+    return tf.reshape(pooled, (-1, count, *pooled.shape[1:]))
 
 
 def drawn_levels(channels=3):

@@ -99,26 +99,27 @@ def as_json(images, **more):
 def test_images_of_a_request_keep_their_order(server):
     colors = [BLUE, GREEN, (255, 0, 0), (90, 90, 200), (1, 2, 250)]
     images = [encoded(color, size=(20 + number, 30)) for number, color in enumerate(colors)]
-    for reply in (
-        server.detect(images),
-        server.call("POST", "/v1/detect", as_json(images), content_type="application/json"),
-    ):
-        assert reply.status == 200
-        for number, (image, color) in enumerate(zip(reply.content["images"], colors, strict=True)):
-            assert_found(image, color, width=20 + number, height=30)
+    reply = server.detect(images)
+    assert reply.status == 200
+    for number, (image, color) in enumerate(zip(reply.content["images"], colors, strict=True)):
+        assert_found(image, color, width=20 + number, height=30)
 
 
-def test_base64_in_lines_and_as_a_data_url(server):
-    text = base64.encodebytes(encoded(GREEN)).decode()
-    body = json.dumps({"images": [text, f"data:image/png;base64,{text}"]})
-    reply = server.call("POST", "/v1/detect", body, content_type="application/json; charset=utf-8")
-    for image in reply.content["images"]:
-        assert_found(image, GREEN, width=64, height=64)
+def lines_and_data_url(images):
+    first, second = (base64.encodebytes(image).decode() for image in images)
+    return json.dumps({"images": [first, f"data:image/png;base64,{second}"]})
 
 
-def test_file_is_another_name_of_the_field(server):
-    body = form([encoded(BLUE), encoded(GREEN)]).replace(b'name="image"', b'name="file"', 1)
-    reply = server.call("POST", "/v1/detect", body, content_type=FORM)
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (as_json, "application/json"),
+        (lines_and_data_url, "application/json; charset=utf-8"),
+        (lambda images: form(images).replace(b'name="image"', b'name="file"', 1), FORM),
+    ],
+)
+def test_other_ways_to_send_images(server, body, kind):
+    reply = server.call("POST", "/v1/detect", body([encoded(BLUE), encoded(GREEN)]), content_type=kind)
     for image, color in zip(reply.content["images"], (BLUE, GREEN), strict=True):
         assert_found(image, color, width=64, height=64)
 
@@ -294,12 +295,6 @@ def test_a_wrong_score_is_refused(server, value):
         assert (reply.status, reply.content["error"]) == (422, f"min_score is {value!r}; expected a number from 0 to 1")
 
 
-@pytest.mark.parametrize("value", ["NaN", "true", "[1]", "-1e999", '"x"'])
-def test_a_wrong_score_in_json_is_refused(server, value):
-    reply = server.call("POST", "/v1/detect", as_json([PICTURE])[:-1] + f', "min_score": {value}}}', content_type=JSON)
-    assert reply.status == 422
-
-
 def test_addresses_and_methods_that_there_are_not(server):
     assert [server.get(path).status for path in ("/nothing", "/metrics/", "/../serve.py", "/%2e%2e/serve.py")] == [
         404
@@ -372,12 +367,6 @@ def test_the_interface_is_described_as_it_is(server):
     assert {status for status, *_ in REFUSED.values()} | {200, 500, 503, 504} <= documented
 
 
-def test_classes_have_the_colors_of_the_drawings(server):
-    told = server.get("/v1/model").content["classes"]
-    assert [(one["id"], one["name"]) for one in told] == list(zip(CLASSES.category_ids, CLASSES.names, strict=True))
-    assert [bytes.fromhex(one["color"][1:]) for one in told] == [bytes(class_color(index)) for index in range(3)]
-
-
 def test_metrics_count(server):
     def counts():
         return (
@@ -395,13 +384,6 @@ def test_metrics_count(server):
     assert server.metric('efficientdet_requests_total{path="other",status="404"}') >= 1
     assert server.metric("efficientdet_queue_images") == 0
     assert server.metric("process_resident_memory_bytes") > 1e7
-    text = server.get("/metrics").content
-    names = {
-        line.split("{")[0].split()[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
-        for line in text.splitlines()
-        if not line.startswith("#")
-    }
-    assert names == {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
 
 def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
@@ -704,10 +686,8 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert slide(0.3) == [red, evil]  # best first; the name of a class is text and no HTML
         assert slide(0.1) == [red, evil, blue]
         assert page.value("document.querySelectorAll('img').length") == 0
-        page.value("document.querySelector('[data-key=score]').click()")
-        assert slide(0.1) == [blue, evil, red]
         page.value("document.querySelector('[data-class-id=\"5\"]').click()")
-        assert slide(0.1) == [blue, red]
+        assert slide(0.1) == [red, blue]
         pixel = page.value(
             "(() => { const c = $('image'); return [...c.getContext('2d').getImageData("
             "c.width / 2, c.height / 4, 1, 1).data] })()"
@@ -723,24 +703,5 @@ def test_the_page_in_a_browser(server, tmp_path):
             assert page.value("state.current.name") == name
         page.wait_for("$('status').className === 'bad' && $('status').textContent.startsWith('broken.png: the image')")
 
-        page.value("window.saved = []; save = (blob, name) => saved.push([name, blob]); step(-2)")
-        page.wait_for("state.current.bitmap !== null")
-        page.value("saveJson(); saveImage()")
-        page.wait_for("saved.length === 2")
-        assert page.value("saved.map((one) => one[0])") == ["first.json", "first-detections.png"]
-        kept = json.loads(page.value("saved[0][1].text()"))
-        assert [one["class_name"] for one in kept["detections"]] == ["red", "blue & co"]
-        assert page.value("createImageBitmap(saved[1][1]).then((image) => [image.width, image.height])") == [120, 80]
-
-        mask = np.random.default_rng(0).integers(0, 2, (37, 23)).repeat(9, axis=0)
-        told = page.value(f"runLengths({json.dumps(run_lengths(mask)['counts'])})")
-        changes = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0)).tolist()
-        assert np.cumsum(told).tolist() == [*changes, mask.size]
-
-        page.value("$('webcam').click()")
-        page.wait_for("state.current.name === 'webcam' && state.current.milliseconds && !state.current.error")
-        page.value("$('clear').click()")
-        assert page.value("state.camera === null && state.images.length === 0 && $('image').hidden")
         refusals = [one for one in page.complaints if "400 (Bad Request)" in one]
         assert (len(refusals), page.complaints) == (1, refusals)  # of the broken image; nothing else went wrong
-        assert len(page.screenshot()) > 10_000

@@ -11,15 +11,15 @@ from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.augmentation import ColorJitter
-from dataset.input.resize import Stretch
+from dataset.input.resize import stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.model import onnx_model
 from efficientdet.optimization.schedule import Schedule
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.network import build_ssd
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
 from model.detection_model import named_variables
@@ -160,29 +160,6 @@ def test_rows_of_classes(detector):
 # --- the network
 
 
-@pytest.mark.parametrize(
-    ("image_size", "boxes"),
-    [
-        ("257x257", 4 * 33**2 + 6 * (17**2 + 9**2 + 5**2) + 4 * (3**2 + 1)),
-        ("330x260", 4 * 33 * 42 + 6 * (17 * 21 + 9 * 11 + 5 * 6) + 4 * (3 * 4 + 1 * 2)),
-    ],
-)
-def test_other_sizes_have_boxes_in_proportion(image_size, boxes):
-    made = build_detector(
-        hyperparameters_of(MODEL, {"image_size": image_size, "backbone_name": "resnet18"}), num_classes=2
-    )
-    assert made.anchors.shape == (boxes, 4)
-    assert made.network.output_shape == [(None, boxes, 3), (None, boxes, 4)]
-    height, width = made.image_size
-    centers = (made.anchors[:, :2] + made.anchors[:, 2:]) / 2
-    assert (centers <= [height, width]).all()
-    np.testing.assert_allclose(
-        made.anchors[0],
-        [4 - 10.5 * height / 300, 4 - 10.5 * width / 300, 4 + 10.5 * height / 300, 4 + 10.5 * width / 300],
-        rtol=1e-5,
-    )
-
-
 @pytest.mark.parametrize("image_size", ["256x300", "300x256", "64x64"])
 def test_images_too_small_for_the_last_map_are_refused(image_size):
     width, height = image_size.split("x")
@@ -238,7 +215,7 @@ def test_weights_that_decay(decayed):
 
 def test_the_input_is_the_published_one():
     hparams = hyperparameters_of(MODEL, {"num_cropping_iterations": 50})
-    assert FAMILY.resize_rule(hparams) == Stretch((300, 300), antialias=True)
+    assert FAMILY.resize_rule(hparams) == stretch((300, 300), antialias=True)
     assert FAMILY.augmentation(hparams) == OverlapCrop(
         (300, 300),
         tries=50,

@@ -12,7 +12,7 @@ from dataset.class_names import ClassNames
 from dataset.input.augmentation import RandomTile
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import epoch_length, evaluation_dataset, training_dataset
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from dataset.input.tiling import Tiling, tiles_per_epoch
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
@@ -67,8 +67,8 @@ def index(tmp_path_factory):
 
 def config(**changes):
     settings = {
-        "resize": Letterbox((INPUT, INPUT)),
-        "augmentation": RandomTile(resize=Letterbox((INPUT, INPUT)), tiling=TILING),
+        "resize": letterbox((INPUT, INPUT)),
+        "augmentation": RandomTile(resize=letterbox((INPUT, INPUT)), tiling=TILING),
         "tiling": TILING,
         "batch_size": 3,
         "category_ids": NAMES.category_ids,
@@ -124,7 +124,7 @@ def test_the_same_detections_as_in_the_images_themselves(index):
     def detect(images):
         found = []
         for image in images:
-            resized, size, scale = Letterbox((INPUT, INPUT))(tf.constant(image))
+            resized, size, scale = letterbox((INPUT, INPUT))(tf.constant(image))
             boxes, scores, _, valid = find_white([resized], [size], [scale])[:4]
             here = valid[0]
             found.append(DetectionRows.of_image(boxes[0][here], scores[0][here], np.full(here.sum(), 3)))
@@ -223,7 +223,7 @@ def test_tiles_depend_on_seed_and_position_alone(index):
 
 def test_most_tiles_show_an_object_and_some_do_not():
     sparse = tf.constant([[0.5, 0.5, 0.51, 0.51]])
-    tile = RandomTile(resize=Letterbox((INPUT, INPUT)), tiling=TILING)
+    tile = RandomTile(resize=letterbox((INPUT, INPUT)), tiling=TILING)
     with_object = 0
     for number in range(200):
         crop = tile.draw(tf.constant([3000, 2000]), seed=tf.constant([0, number]), boxes=sparse)
@@ -237,7 +237,7 @@ def test_most_tiles_show_an_object_and_some_do_not():
 
 def test_the_scale_varies_by_the_jitter_and_the_complete_image_is_sometimes_a_tile():
     tile = RandomTile(
-        resize=Letterbox((INPUT, INPUT)), tiling=replace(TILING, whole=True), jitter_min=0.5, jitter_max=2.0
+        resize=letterbox((INPUT, INPUT)), tiling=replace(TILING, whole=True), jitter_min=0.5, jitter_max=2.0
     )
     windows = [
         tuple(tile.draw(tf.constant([600, 900]), seed=tf.constant([0, number])).window.numpy().tolist())

@@ -11,10 +11,10 @@ from color_artifact import write_color_artifact
 import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
+from efficientdet.inference.video_frames import TrackSettings
 from efficientdet.prediction import video as video_module
 from efficientdet.prediction.video import annotate_video
 from efficientdet.prediction.video_source import VideoSource
-from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
@@ -58,9 +58,7 @@ def frames_of(path):
 
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_a_video_is_annotated_with_its_tracks(gray_video, tmp_path, capsys, batch_size):
-    settings = TrackSettings(
-        lines=["gate:0.5,1,0.5,0"], zones=["0.75,0,1,1"], formats=["mot", "tracks"], folder=tmp_path / "out"
-    )
+    settings = TrackSettings(lines=["gate:0.5,1,0.5,0"], zones=["0.75,0,1,1"], mot_folder=tmp_path / "out" / "mot")
     found = []
     annotate_video(
         walking_dog(),
@@ -73,7 +71,7 @@ def test_a_video_is_annotated_with_its_tracks(gray_video, tmp_path, capsys, batc
     )
     assert found == [([], [])] + [([1], [8])] * (FRAMES - 1)
     assert capsys.readouterr().out.splitlines()[-4:] == [
-        f"wrote {tmp_path}/out/tracks/gray.json",
+        f"wrote {tmp_path}/out/mot/gray.txt",
         f"{gray_video}: tracks: 1 (dog 1)",
         "gate: in 1 (dog 1), out 0",
         "zone 1: 1 (dog 1), at most 1 at a time",
@@ -81,8 +79,6 @@ def test_a_video_is_annotated_with_its_tracks(gray_video, tmp_path, capsys, batc
     lines = (tmp_path / "out" / "mot" / "gray.txt").read_text().splitlines()
     assert lines[0] == "2,1,4.00,40.00,40.00,40.00,0.90000,-1,-1,-1"
     assert len(lines) == FRAMES - 1
-    content = json.loads((tmp_path / "out" / "tracks" / "gray.json").read_text())
-    assert content["counts"]["lines"] == [{"name": "gate", "in": {"dog": 1}, "out": {}}]
     drawn = frames_of(tmp_path / "out" / "gray.mp4")
     assert len(drawn) == FRAMES
     for number in (5, 25):  # the line is yellow, the box of the dog has the color of its identity
@@ -107,7 +103,7 @@ def test_the_tracks_of_a_camera_are_written_when_it_is_stopped(gray_video, tmp_p
             tmp_path / "camera_0",
             live=True,
             save="none",
-            tracking=TrackSettings(formats=["mot"], folder=tmp_path),
+            tracking=TrackSettings(mot_folder=tmp_path / "mot"),
             name="camera_0",
         )
     assert sorted(path.name for path in (tmp_path / "mot").iterdir()) == ["camera_0-2.txt", "camera_0.txt"]
@@ -123,7 +119,7 @@ def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
         model=model,
         track=True,
         zone=["corner:0,0,0.5,0.5"],
-        format=["coco", "mot", "cvat_video"],
+        format=["coco", "mot"],
         json_lines=tmp_path / "lines.jsonl",
     )
     shown = capsys.readouterr().out
@@ -132,8 +128,6 @@ def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
         "a.mp4",
         "b.mp4",
         "coco.json",
-        "cvat_video/a.xml",
-        "cvat_video/b.xml",
         "mot/a.txt",
         "mot/b.txt",
     ]
@@ -154,18 +148,3 @@ def test_a_video_file_is_tracked_in_python(tmp_path):
     by_name = [one.track_ids.tolist() for one in detector.track(video)]
     by_frame = [one.track_ids.tolist() for one in detector.track(efficientdet.read_frames(video))]
     assert by_name == by_frame == [[], [1], [1], [1]]
-
-
-def test_a_video_without_frames_is_named(tmp_path):
-    model = write_color_artifact(tmp_path / "colors.onnx")
-    (tmp_path / "empty.mp4").touch()
-    with pytest.raises(efficientdet.InputError, match=r"empty\.mp4: cannot be read as a video"):
-        efficientdet.infer(tmp_path / "empty.mp4", tmp_path / "out", model=model, track=True, format=["mot"])
-    assert not (tmp_path / "out" / "mot").exists()
-
-
-def test_a_zone_outside_the_frame_is_named(tmp_path):
-    model = write_color_artifact(tmp_path / "colors.onnx")
-    video = write_video(tmp_path / "a.mp4", (250, 0, 10), frames=3)
-    with pytest.raises(efficientdet.InputError, match="zone 1: lies outside the frames, which have 160x120 pixels"):
-        efficientdet.infer(video, tmp_path / "out", model=model, track=True, zone=["200,0,300,90"])

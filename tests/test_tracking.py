@@ -1,22 +1,19 @@
-"""efficientdet.tracking: identities against the library called by hand, counts by hand, track files read back."""
+"""Tracks: identities against the library called by hand, counts by hand, the track file read back."""
 
-import json
 import pickle
-import xml.etree.ElementTree as ElementTree
+from contextlib import closing
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import efficientdet
 from dataset.class_names import ClassNames
-from dataset.conversion.folder_files import ImageFolder
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
-from efficientdet.plugins.label_formats.cvat import read_cvat
+from efficientdet.inference.video_frames import TrackSettings
+from efficientdet.plugins.streams.lines_and_zones import TrackCounts
 from efficientdet.plugins.streams.tracker import Tracker, require_trackers
-from efficientdet.plugins.streams.video_tracks import VideoTracks
-from efficientdet.tracking.lines_and_zones import TrackCounts, TrackSettings
+from efficientdet.plugins.streams.tracks import VideoTracks
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -24,7 +21,6 @@ NAMES = ClassNames((1, 2, 9), ("ball", "fish", "star"))
 SIZE = (240, 320)
 FRAME = np.zeros((*SIZE, 3), np.uint8)
 LIVE = {*range(1000)}
-FORMATS = ("mot", "cvat_video", "tracks")
 
 
 def detected(*objects, track_ids=None):
@@ -250,21 +246,16 @@ def test_refuses_two_of_a_name_and_places_outside_the_frame():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Track files of 60 drawn frames, and what was tracked: (frame from 1, row number) -> row."""
-    folder = tmp_path_factory.mktemp("tracks")
-    settings = TrackSettings(zones=["all:0,0,1,1"], formats=FORMATS, folder=folder)
+    """The track file of 60 drawn frames, and what was tracked in each."""
+    folder = tmp_path_factory.mktemp("tracks") / "mot"
+    settings = TrackSettings(zones=["all:0,0,1,1"], mot_folder=folder)
     tracks = VideoTracks(settings, ScoreThresholds(), NAMES)
     rows = []
     for number, (found, _) in enumerate(moving_boxes(60, objects=12, seed=1)):
         found = found.chosen(np.arange(len(found.scores)) != number % 17)  # gaps in tracks
         rows.append(tracks.update(found, FRAME, number / 25))
-    paths = tracks.write("drawn")
+    assert tracks.write("drawn") == [folder / "drawn.txt"]
     tracks.close()
-    assert [path.relative_to(folder).as_posix() for path in paths] == [
-        "mot/drawn.txt",
-        "cvat_video/drawn.xml",
-        "tracks/drawn.json",
-    ]
     return folder, rows
 
 
@@ -281,7 +272,7 @@ def test_the_mot_file_is_what_its_tools_read(written):
     from trackers import load_mot_file
 
     folder, rows = written
-    read = load_mot_file(folder / "mot" / "drawn.txt")
+    read = load_mot_file(folder / "drawn.txt")
     boxes = sorted(
         (frame, int(track_id), *np.round([x, y, x + width, y + height], 1).tolist())
         for frame, data in read.items()
@@ -289,74 +280,16 @@ def test_the_mot_file_is_what_its_tools_read(written):
     )
     assert boxes == expected_boxes(rows)
     assert min(frame for frame, *_ in boxes) == 2  # a track begins with its second detection
-    first = (folder / "mot" / "drawn.txt").read_text().splitlines()[0].split(",")
+    first = (folder / "drawn.txt").read_text().splitlines()[0].split(",")
     assert first[:2] == ["2", "1"]
     assert first[7:] == ["-1", "-1", "-1"]
 
 
-def test_the_cvat_file_is_read_as_the_same_boxes(written, tmp_path):
-    folder, rows = written
-    for number in range(60):
-        Image.new("RGB", SIZE[::-1]).save(tmp_path / f"frame_{number:06d}.png")
-    data = read_cvat(str(folder / "cvat_video" / "drawn.xml"), ImageFolder(str(tmp_path)), with_masks=False, split=None)
-    names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
-    ours = dict(zip(NAMES.category_ids, NAMES.names, strict=True))
-    read = sorted(
-        (image.file_name, names[one.category_id], *np.round(one.box_xywh, 1).tolist())
-        for image in data.images
-        for one in image.objects
-    )
-    expected = sorted(
-        (f"frame_{frame:06d}.png", ours[category_id], *np.round([x, y, x2 - x, y2 - y], 1).tolist())
-        for frame, found in enumerate(rows)
-        for category_id, (y, x, y2, x2) in zip(found.category_ids.tolist(), found.boxes.tolist(), strict=True)
-    )
-    assert read == expected
-    assert not data.skipped
-
-
-def test_the_json_has_tracks_and_counts(written):
-    folder, rows = written
-    content = json.loads((folder / "tracks" / "drawn.json").read_text())
-    boxes = sorted(
-        (frame, track["track_id"], *np.round([x, y, x + width, y + height], 1).tolist())
-        for track in content["tracks"]
-        for frame, (x, y, width, height) in zip(track["frames"], track["bboxes"], strict=True)
-    )
-    assert boxes == expected_boxes(rows)
-    assert (content["width"], content["height"], content["frames"], content["frames_per_second"]) == (320, 240, 60, 25)
-    assert sum(content["counts"]["zones"][0]["visitors"].values()) == len(content["tracks"])
-    assert content["tracks"][0]["first_seconds"] == 0.04
-    assert {track["class"] for track in content["tracks"]} <= {*NAMES.names}
-
-
-def test_a_video_without_detections_has_empty_files(tmp_path):
-    names = ClassNames((1, 2), ("a & <b>", "c\x1b\"d'"))
-    tracks = VideoTracks(TrackSettings(formats=FORMATS, folder=tmp_path), ScoreThresholds(), names)
-    assert tracks.update(detected(), FRAME, 0).track_ids.tolist() == []
-    tracks.write("empty")
-    assert (tmp_path / "mot" / "empty.txt").read_text() == ""
-    root = ElementTree.parse(tmp_path / "cvat_video" / "empty.xml")
-    assert [node.text for node in root.iterfind("meta//labels/label/name")] == ["a & <b>", "c?\"d'"]
-    assert root.findtext("meta//size") == "1"
-    assert json.loads((tmp_path / "tracks" / "empty.json").read_text())["tracks"] == []
-    assert str(tracks) == "tracks: 0"
-
-
 def test_a_track_file_that_cannot_be_written_is_named(tmp_path):
-    tracks = VideoTracks(TrackSettings(formats=["mot"], folder=tmp_path), ScoreThresholds(), NAMES)
+    tracks = VideoTracks(TrackSettings(mot_folder=tmp_path / "mot"), ScoreThresholds(), NAMES)
     (tmp_path / "mot").write_text("a file")
-    with pytest.raises(InputError, match=r"drawn.txt: cannot be written"):
+    with closing(tracks), pytest.raises(InputError, match=r"drawn.txt: cannot be written"):
         tracks.write("drawn")
-
-
-def test_the_files_of_a_recording_are_kept(tmp_path):
-    for _ in range(2):
-        tracks = VideoTracks(TrackSettings(formats=["mot"], folder=tmp_path), ScoreThresholds(), NAMES)
-        tracks.update(detected(), FRAME, 0)
-        tracks.write("camera_0", replace=False)
-        tracks.write("clip")
-    assert sorted(path.name for path in (tmp_path / "mot").iterdir()) == ["camera_0-2.txt", "camera_0.txt", "clip.txt"]
 
 
 # Pictures and Python
@@ -382,23 +315,6 @@ def test_frames_are_tracked_in_python(batch_size):
     assert [row["track_id"] for row in results[-1].to_coco()] == results[-1].track_ids.tolist()
     assert results[-1].to_supervision().tracker_id.tolist() == results[-1].track_ids.tolist()
     assert (np.asarray(results[-1].draw()) != frames[-1]).any()
-
-
-def test_an_identity_has_its_color():
-    """Two objects of a class have different colors; the same object keeps its own in another frame."""
-    frames = [detected((x, 100, 60, 60, 0.9, 1), (x, 20, 60, 60, 0.8, 1)) for x in (40, 50, 60)]
-    found = iter(frames)
-    blank = np.full((*SIZE, 3), 128, np.uint8)
-    results = list(Detector(lambda images: [next(found)], NAMES).track([blank] * 3))
-    assert [one.track_ids.tolist() for one in results] == [[], [1, 2], [1, 2]]
-    for one, x in zip(results[1:], (50, 60), strict=True):
-        picture = np.asarray(one.draw())
-        first, second = picture[159, x + 30].tolist(), picture[79, x + 30].tolist()
-        assert first != second
-        assert (first, second) == (
-            np.asarray(results[1].draw())[159, 80].tolist(),
-            np.asarray(results[1].draw())[79, 80].tolist(),
-        )
 
 
 @pytest.mark.parametrize(

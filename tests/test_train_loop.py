@@ -21,7 +21,7 @@ from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.input.pipeline import evaluation_dataset, training_dataset
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints import provenance, restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
@@ -246,7 +246,7 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
     found = {name: np.asarray(value) for name, value in signature(image[None]).items()}
     restored = restore.restore_detector(ModelConfig(ckpt_path=str(folder / "ckpt-final"), model_name="x"))
     assert description.weights == "averaged"
-    boxed, size, scale = Letterbox((64, 64))(image)
+    boxed, size, scale = letterbox((64, 64))(image)
     image, size = np.asarray(boxed)[None], np.asarray(size)[None]
     wanted = restored.detector.detections(restored.detector.outputs(image, size), size)
     np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-5)

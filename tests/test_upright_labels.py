@@ -10,7 +10,7 @@ from PIL import Image
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
-from dataset.files.image_files import encode_image, stored_image
+from dataset.files.image_files import encode_image, upright_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
@@ -33,7 +33,7 @@ def photos(tmp_path_factory):
     pixels = np.zeros((120, 72, 3), np.uint8)
     pixels[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 255
     for number in ORIENTATIONS:
-        stored = stored_image(pixels, number)
+        stored = upright_image(pixels, {6: 8, 8: 6}.get(number, number))
         (folder / f"{number}.jpg").write_bytes(encode_image(stored, "JPEG", quality=95, orientation=number))
     return folder
 

@@ -217,15 +217,6 @@ def test_a_camera_is_filmed_for_as_long_as_it_was(film):
     assert len(frames) == 20  # two seconds
 
 
-def test_a_camera_that_breaks_off_is_opened_again(film, capsys):
-    _, frames = film(Camera(3), Camera(4))
-    assert len(frames) == 27  # 11 times a quarter of a second: 7 frames, 2 attempts to open, 2 failed reads
-    printed = capsys.readouterr().out
-    assert "camera 0: the connection broke off; connecting again" in printed
-    assert "camera 0: connected again after " in printed
-    assert "camera 0: no frame for 2 s; the recording ends" in printed
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys, monkeypatch):
     def detect(images):
@@ -254,24 +245,6 @@ def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
     with pytest.raises(InputError, match="camera 0: cannot be read; expected the number of a connected camera"):
         film(Camera(frames))
     assert not list(tmp_path.iterdir())
-
-
-def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
-    found = []
-
-    def add(detections):
-        frame = detections.frame
-        ids = detections.rows.category_ids.tolist()
-        found.append((frame.number, round(frame.seconds, 2), frame.received_at, frame.pixels.shape, ids))
-
-    annotate_video(
-        Detector(one_dog, NAMES),
-        str(gray_video),
-        tmp_path / "a.mp4",
-        batch_size=3,
-        on_frame=add,
-    )
-    assert found == [(index + 1, index * 0.08, None, (HEIGHT, WIDTH, 3), [8]) for index in range(FRAMES)]
 
 
 def test_an_interruption_of_hours_is_a_minute_of_the_recording(tmp_path):

@@ -17,15 +17,14 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
-from dataset.input.resize import Letterbox
+from dataset.input.resize import letterbox
 from efficientdet.checkpoints.description import Description
 from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.plugins.small_devices import web_page
-from efficientdet.plugins.small_devices.image_model import add_resize, image_model_detector
-from efficientdet.plugins.small_devices.web_page import RUNTIME, write_web_page
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.small_devices import image_model as web_page
+from efficientdet.plugins.small_devices.image_model import RUNTIME, add_resize, image_model_detector, write_web_page
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError
@@ -51,7 +50,7 @@ NO_RUNTIME = "ONNX Runtime Web is not in the cache; an export with --formats=web
 )
 def test_the_graph_resizes_as_infer_does(rule):
     graph = OnnxGraph()
-    scales = add_resize(graph, rule, "image", images="images", sizes="sizes")
+    scales = add_resize(graph, rule=rule, image="image", images="images", sizes="sizes")
     outputs = {"images": ("uint8", [None] * 4), "sizes": ("int32", [None] * 2), scales: ("float32", [None])}
     _, session = session_of(graph, {"image": ("uint8", ["h", "w", 4])}, outputs)
     for size in ((48, 64), (7, 5), (123, 311), (300, 20), (64, 96)):
@@ -77,7 +76,7 @@ def page(tmp_path_factory):
         if not HAS_RUNTIME:
             patch.setenv("EFFICIENTDET_WEIGHTS", str(cache))
             patch.setattr(web_page, "RUNTIME", empty_runtime(cache))
-        write_web_page(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=Letterbox((64, 64))), folder)
+        write_web_page(SimpleNamespace(detector=detector, description=DESCRIPTION, resize=letterbox((64, 64))), folder)
     return folder, detector
 
 
@@ -111,7 +110,7 @@ def test_the_folder_and_its_detections(page):
     assert 'value="0.40"' in html
     images = [noise(64, 64), noise(50, 121), noise(200, 90)]
     predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
-    wanted = Detector.resizing(predict, resize=Letterbox((64, 64)), description=DESCRIPTION).detect(images)
+    wanted = Detector.resizing(predict, resize=letterbox((64, 64)), description=DESCRIPTION).detect(images)
     for found, expected in zip(image_model_detector(folder, DESCRIPTION)(images), wanted, strict=True):
         assert len(found.scores) == len(expected.scores) == 20
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)

@@ -18,8 +18,8 @@ from dataset.records.record_files import expand_glob, value_range_of_records
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.description import Description
 from efficientdet.evaluation.image_folder import open_data
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
-from efficientdet.onnx_translation.quantization import calibration_of_files
 from efficientdet.operations import train_model
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.serve import RequestLimits

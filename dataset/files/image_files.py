@@ -4,7 +4,6 @@ import io
 import os
 import re
 import sys
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -56,13 +55,6 @@ def upright_image(stored: np.ndarray, orientation: int) -> np.ndarray:
     turn = _TURNS[orientation]
     image = stored.swapaxes(0, 1) if turn.transpose else stored
     return np.ascontiguousarray(_flipped(image, turn))
-
-
-def stored_image(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """Invert `upright_image`."""
-    turn = _TURNS[orientation]
-    image = _flipped(upright, turn)
-    return np.ascontiguousarray(image.swapaxes(0, 1) if turn.transpose else image)
 
 
 def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
@@ -328,25 +320,3 @@ def stored_size(encoded: bytes, *, formats: tuple[str, ...] = FORMATS) -> tuple[
 
 
 _UNDECODABLE = re.compile("[\ud800-\udfff]")  # bytes of a file name that are no UTF-8 are these characters
-_FORBIDDEN = set('<>:"/\\|?*')  # Windows forbids them
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789¹²³")}
-_MOST_BYTES = 120
-
-
-def folder_names(names: Sequence[str]) -> list[str]:
-    """Return a folder name for each name, distinct case-insensitively.
-
-    Characters that a file system forbids or that cannot be printed become `_`; leading and trailing blanks and dots are
-    removed, so that no folder is hidden or outside its parent.
-    """
-    used: set[str] = set()
-    return [distinct_stem(_allowed(name), used) for name in names]
-
-
-def _allowed(name: str) -> str:
-    letters = (
-        letter if letter not in _FORBIDDEN and unicodedata.category(letter)[0] != "C" else "_"
-        for letter in unicodedata.normalize("NFC", name)
-    )
-    cut = "".join(letters).strip(" .").encode()[:_MOST_BYTES].decode(errors="ignore").strip(" .")
-    return f"_{cut}" if not cut or cut.split(".")[0].strip().casefold() in _DEVICES else cut

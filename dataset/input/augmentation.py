@@ -7,7 +7,6 @@ normalization.
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -22,36 +21,29 @@ _ANYWHERE = 0.2  # share of training tiles at a uniform place, which may show no
 _WHOLE = 0.2  # share of complete images, if the tiling has them
 
 
-class Augmentation(Protocol):
-    """Interface of an augmentation."""
+class Augmentation:
+    """Base class of augmentations, which crop; `size` is H, W of the network input."""
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """H, W of the network input."""
+    size: tuple[int, int]
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw the crop of an image of [2] int32 height and width, deterministic for a `seed`, [2] integers.
 
         `boxes` [N, 4] float32 yxyx, fractions of the image, are the training objects.
         """
-
-    def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes in input pixels, and which are left; see `crop_boxes`."""
-
-    def image(self, encoded: Tensor, crop: Crop) -> Tensor:
-        """Return the encoded image as network input, [H, W, 3] uint8."""
-
-
-class Cropping:
-    """Base class of augmentations that crop."""
+        raise NotImplementedError
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
         return crop_boxes(boxes, crop, source_size=source_size)
 
+    def image(self, encoded: Tensor, crop: Crop) -> Tensor:
+        """Return the encoded image as network input, [H, W, 3] uint8."""
+        return crop_image(encoded, crop, size=self.size)
+
 
 @dataclass(frozen=True)
-class ScaleJitterCrop(Cropping):
+class ScaleJitterCrop(Augmentation):
     """EfficientDet's augmentation: random scale, random crop to the input size, random horizontal flip."""
 
     size: tuple[int, int]  # H, W of the network input
@@ -79,20 +71,16 @@ class ScaleJitterCrop(Cropping):
         offset = tf.minimum(tf.cast(room * draws[1:3], tf.int32), source_size - window)
         return Crop(offset=offset, window=window, size=crop_size, flip=draws[3] < self.flip_probability)
 
-    def image(self, encoded: Tensor, crop: Crop) -> Tensor:
-        """Return the encoded image as network input, [H, W, 3] uint8."""
-        return crop_image(encoded, crop, size=self.size)
-
 
 @dataclass(frozen=True)
-class ResizeAndFlip(Cropping):
+class ResizeAndFlip(Augmentation):
     """Augmentation of RetinaNet and Mask R-CNN: the resize rule of evaluation and a random horizontal flip."""
 
     resize: ResizeRule
     flip_probability: float = 0.5
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int]:  # type: ignore[override]
         """H, W of the network input."""
         return self.resize.size
 

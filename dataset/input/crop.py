@@ -44,7 +44,7 @@ def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
 def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int]) -> Tensor:
     """Resample the window of an encoded image, mirror it and pad it: [H, W, 3] uint8.
 
-    Half-pixel bilinear resampling without antialiasing, as the default of `Letterbox`, but by OpenCV, which takes half
+    Half-pixel bilinear resampling without antialiasing, as the default of `letterbox`, but by OpenCV, which takes half
     the time and differs by at most one gray level.
     """
     image = tf.numpy_function(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,8 +13,8 @@ _MOST_SIDE = 16_384  # pixels of a network's input; larger values are errors or 
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostResize:
-    """A rule of `dataset.input.resize` with its parameters, as stored in an exported file.
+class ResizeSettings:
+    """Parameters of a resize rule, as stored in an exported file.
 
     kind: "letterbox" into size, "stretch" to size, or "fit": the shorter side to `shorter`, the longer to at most
     `longer`.
@@ -41,7 +41,7 @@ class HostResize:
             raise InputError(f"resize rule {self.kind} with padding {self.padding}; expected a color, 0 to 255 each")
 
     @classmethod
-    def from_dict(cls, stated: Mapping[str, Any]) -> "HostResize":
+    def from_dict(cls, stated: Mapping[str, Any]) -> Self:
         """Create from the output of `to_dict`.
 
         Raises:
@@ -58,6 +58,10 @@ class HostResize:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {**vars(self), "size": list(self.size), "padding": list(self.padding)}
+
+
+class HostResize(ResizeSettings):
+    """A rule of `dataset.input.resize` in NumPy."""
 
     def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
         """Return height and width of the valid area of the input, from those of the original."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from dataset.input.augmentation import Augmentation, ColorJitter, ScaleJitterCrop
 from dataset.input.copy_paste import CopyPaste
-from dataset.input.resize import Letterbox, ResizeRule
+from dataset.input.resize import ResizeRule, letterbox
 from dataset.input.tiling import Tiling
 from program_support.processor import available_cores
 
@@ -41,9 +41,9 @@ class InputConfig:
         flip_probability: float = 0.5,
         **settings: Any,
     ) -> "InputConfig":
-        """Return EfficientDet's configuration: `Letterbox` and `ScaleJitterCrop`; `settings` are the other fields."""
+        """Return EfficientDet's configuration: `letterbox` and `ScaleJitterCrop`; `settings` are the other fields."""
         return cls(
-            resize=Letterbox(image_size),
+            resize=letterbox(image_size),
             augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability),
             **settings,
         )

@@ -7,32 +7,28 @@ part of exported models. h, w are the size of the original image, H, W that of t
 """
 
 import math
-from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
 
 from dataset.input.crop import Crop
-from dataset.input.host_resize import HostResize
+from dataset.input.host_resize import HostResize, ResizeSettings
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Resampling:
-    """Bilinear resampling; both fields must match the training of the network."""
-
-    antialias: bool = False  # average over the area of an output pixel when downscaling, as in PIL
-    half_pixel_centers: bool = True  # False: pixel 0 stays in place, as in TensorFlow 1
-
-
-class ResizeRule(_Resampling):
-    """Base class of resize rules, which define `size` (H, W of the network input) and `scaled_size`."""
-
-    size: tuple[int, int]
+class ResizeRule(ResizeSettings):
+    """A rule in TensorFlow; antialias and half_pixel_centers must match the training of the network."""
 
     def scaled_size(self, source_size: Tensor) -> Tensor:
-        """Height and width of the part that is image, [2] int32."""
-        raise NotImplementedError
+        """Height and width of the part that is image, [2] int32, rounded down."""
+        if self.kind == "stretch":
+            return tf.constant(self.size) + tf.zeros_like(source_size)
+        if self.kind == "letterbox":
+            scale = fitting_scale(source_size, tf.cast(tf.constant(self.size), tf.float32))
+            return tf.minimum(scaled_by(source_size, scale), tf.constant(self.size))
+        sides = tf.cast(source_size, tf.float32)
+        scale = tf.minimum(self.shorter / tf.reduce_min(sides), self.longer / tf.reduce_max(sides))
+        return tf.minimum(scaled_by(source_size, scale), self.longer)
 
     def whole(self, source_size: Tensor) -> Crop:
         """Return the crop of the full image to its position in the input."""
@@ -64,79 +60,30 @@ class ResizeRule(_Resampling):
         return self.resample(image, scaled), scaled, tf.cast(source_size, tf.float32) / tf.cast(scaled, tf.float32)
 
 
-@dataclass(frozen=True)
-class Letterbox(ResizeRule):
-    """EfficientDet's rule: the full image, as large as fits into `size` (H, W), with its aspect ratio."""
-
-    size: tuple[int, int]
-
-    def scaled_size(self, source_size: Tensor) -> Tensor:
-        """Height and width of the part that is image, [2] int32, rounded down."""
-        scale = fitting_scale(source_size, tf.cast(tf.constant(self.size), tf.float32))
-        return tf.minimum(scaled_by(source_size, scale), tf.constant(self.size))
+def letterbox(size: tuple[int, int], **resampling: Any) -> ResizeRule:
+    """Return EfficientDet's rule: the full image, as large as fits into `size` (H, W), with its aspect ratio."""
+    return ResizeRule(kind="letterbox", size=size, **resampling)
 
 
-@dataclass(frozen=True)
-class Stretch(ResizeRule):
-    """SSD's rule: every image to exactly `size` (H, W), regardless of its aspect ratio."""
-
-    size: tuple[int, int]
-
-    def scaled_size(self, source_size: Tensor) -> Tensor:
-        """Return the size of the input, [2] int32."""
-        return tf.constant(self.size) + tf.zeros_like(source_size)
+def stretch(size: tuple[int, int], **resampling: Any) -> ResizeRule:
+    """Return SSD's rule: every image to exactly `size` (H, W), regardless of its aspect ratio."""
+    return ResizeRule(kind="stretch", size=size, **resampling)
 
 
-@dataclass(frozen=True)
-class FitWithin(ResizeRule):
-    """The rule of RetinaNet and Mask R-CNN: the shorter side to `shorter`, unless the longer would exceed `longer`.
+def fit_within(shorter: int = 800, longer: int = 1333, multiple: int = 32) -> ResizeRule:
+    """Return RetinaNet's and Mask R-CNN's rule: the shorter side to `shorter`, unless the longer would exceed `longer`.
 
     The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's
     largest stride: wide and tall images have the same shape, so a program is compiled once. Sides are rounded down in
     float32 (torchvision: float64), so one of the two may be a pixel shorter (docs/reference/detectors.md).
     """
-
-    shorter: int = 800
-    longer: int = 1333
-    multiple: int = 32
-    size: tuple[int, int] = field(init=False, repr=False, compare=False)  # H, W of the network input
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.shorter <= self.longer or self.multiple < 1:
-            raise InputError(
-                f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; expected "
-                "1 <= shorter <= longer and a multiple of at least 1"
-            )
-        side = math.ceil(self.longer / self.multiple) * self.multiple
-        object.__setattr__(self, "size", (side, side))
-
-    def scaled_size(self, source_size: Tensor) -> Tensor:
-        """Height and width of the part that is image, [2] int32, rounded down."""
-        sides = tf.cast(source_size, tf.float32)
-        scale = tf.minimum(self.shorter / tf.reduce_min(sides), self.longer / tf.reduce_max(sides))
-        return tf.minimum(scaled_by(source_size, scale), self.longer)
+    side = math.ceil(longer / multiple) * multiple
+    return ResizeRule(kind="fit", size=(side, side), shorter=shorter, longer=longer)
 
 
 def host_resize(rule: ResizeRule) -> HostResize:
-    """Return the same rule in NumPy.
-
-    Raises:
-        InputError: for other rules.
-    """
-    kinds: dict[type, str] = {Letterbox: "letterbox", Stretch: "stretch", FitWithin: "fit"}
-    if type(rule) not in kinds:
-        raise InputError(
-            f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or FitWithin"
-        )
-    shorter, longer = (rule.shorter, rule.longer) if isinstance(rule, FitWithin) else (0, 0)
-    return HostResize(
-        kind=kinds[type(rule)],
-        size=rule.size,
-        antialias=rule.antialias,
-        half_pixel_centers=rule.half_pixel_centers,
-        shorter=shorter,
-        longer=longer,
-    )
+    """Return the same rule in NumPy."""
+    return HostResize(**vars(rule))
 
 
 def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:

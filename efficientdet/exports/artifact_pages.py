@@ -1,4 +1,4 @@
-"""Pages beside exported files: artifacts.md and .json, and a model card with the header of the Hugging Face Hub."""
+"""The table beside exported files: artifacts.json, and README.md with the header of a model card of the Hub."""
 
 import json
 from collections.abc import Sequence
@@ -6,20 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from dataset.files.image_files import encode_image
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import FILE_NAME
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from object_detection.coco.measures import CocoMeasures, shown_measure
-from program_support.atomic_files import report_write_errors, write_bytes, write_text
+from program_support.atomic_files import report_write_errors, write_text
 
 MOST_LOST = 0.01  # loss of AP by int8 from which classes are listed
-TABLE_FILES = ("artifacts.json", "artifacts.md")
-CARD, DRAWN_IMAGE = "README.md", "detections.jpg"
-CARD_FILES = (CARD, DRAWN_IMAGE, FILE_NAME)  # beside the exported files
+TABLE_FILES = ("artifacts.json", "README.md")
+_COLUMNS = ("format", "file", "MB", "median ms", "p99 ms", "detections", "agree", "box differs by", "score differs by")
+_QUALITY = ("AP", "AP50", "AP less the checkpoint's")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,39 +65,66 @@ class ArtifactTable:
     calibration_images: int
     artifacts: Sequence[Artifact]
 
-    def write(self, folder: str) -> None:
-        """Write artifacts.json and artifacts.md.
+    def write(self, folder: str, description: Description) -> None:
+        """Write artifacts.json, and README.md with the table and what its users must know of the model.
 
         Raises:
             InputError: they cannot be written.
         """
-        texts = json.dumps(asdict(self), indent=1) + "\n", self._markdown()
+        texts = json.dumps(asdict(self), indent=1) + "\n", "\n".join([*self._card(description), *self._lines()]) + "\n"
         for name, text in zip(TABLE_FILES, texts, strict=True):
             with report_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
 
-    def _markdown(self) -> str:
-        titles = [
-            "format",
-            "file",
-            "MB",
-            "median ms",
-            "p99 ms",
-            "detections",
-            "agree",
-            "box differs by",
-            "score differs by",
+    def _card(self, description: Description) -> list[str]:
+        """Return the lines of a model card, https://huggingface.co/docs/hub/model-cards."""
+        names = [category["name"] for category in description.categories]
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        header: dict[str, Any] = {
+            "library_name": "efficientdet-tf2",
+            "pipeline_tag": "object-detection",
+            "tags": ["object-detection", self.model],
+        }
+        if self.checkpoint:
+            metrics = {"AP": self.checkpoint.ap, "AP50": self.checkpoint.ap50}
+            result = {
+                "task": {"type": "object-detection"},
+                "dataset": {"name": "validation images", "type": "custom"},
+                "metrics": [{"type": name, "value": round(value, 4)} for name, value in metrics.items()],
+            }
+            header["model-index"] = [{"name": self.model, "results": [result]}]
+        return [
+            "---",
+            yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip(),
+            "---",
+            "",
+            f"# {self.model}: {shown}",
+            "",
+            f"Input size {description.hparams['image_size']}, {len(names)} classes. "
+            f"Score threshold: {ScoreThresholds.stored_in(description)}.",
+            "",
+            "```python",
+            "import efficientdet",
+            "",
+            f'detections = efficientdet.load_detector("{self.artifacts[0].file}").predict("image.jpg")',
+            "```",
+            "",
+            *([f"{tiling_note(description)}.", ""] if description.tiling else []),
+            f"[{FILE_NAME}]({FILE_NAME}) has its training and the checksums of all files. License: not stated; it "
+            "depends on the training images and on the weights that the training started from.",
+            "",
         ]
+
+    def _lines(self) -> list[str]:
+        titles: tuple[str, ...] = _COLUMNS
         measured = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it."
         if self.checkpoint:
-            titles += ["AP", "AP50", "AP less the checkpoint's"]
+            titles += _QUALITY
             measured = (
                 f"AP of {self.validation_images} images of the validation records; the checkpoint has "
                 f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}."
             )
         lines = [
-            f"# {self.model} as files",
-            "",
             f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
             f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
             measured,
@@ -113,7 +137,7 @@ class ArtifactTable:
             if line.quality and line.quality.class_losses:
                 losses = ", ".join(f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items())
                 lines += ["", f"Classes with a lower AP in {line.file}: {losses}."]
-        return "\n".join(lines) + "\n"
+        return lines
 
 
 def _cells(line: Artifact) -> list[str]:
@@ -131,29 +155,6 @@ def _cells(line: Artifact) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class ModelCard:
-    """Content of a model card. `measures`: of the checkpoint on the validation records; None if not measured."""
-
-    description: Description
-    table: ArtifactTable
-    provenance: dict[str, Any]
-    measures: CocoMeasures | None
-    image: np.ndarray  # uint8 [h, w, 3], an image with detections
-
-
-def write_model_card(folder: Path, card: ModelCard) -> None:
-    """Write README.md and detections.jpg.
-
-    Raises:
-        InputError: they cannot be written.
-    """
-    with report_write_errors(folder / DRAWN_IMAGE):
-        write_bytes(folder / DRAWN_IMAGE, encode_image(card.image, "JPEG"))
-    with report_write_errors(folder / CARD):
-        write_text(folder / CARD, _markdown(card))
-
-
 def tiling_note(description: Description) -> str:
     """Return what users of the files of a model that was trained on tiles must know."""
     return (
@@ -165,113 +166,4 @@ def tiling_note(description: Description) -> str:
 def files_to_publish(folder: str | Path) -> list[str]:
     """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
     exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
-    return [*CARD_FILES, *TABLE_FILES, *exported]
-
-
-def _markdown(card: ModelCard) -> str:
-    description, best = card.description, card.table.artifacts[0]
-    names = [category["name"] for category in description.categories]
-    size = description.hparams["image_size"]
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return "\n".join(
-        [
-            "---",
-            yaml.safe_dump(_header(card), sort_keys=False, allow_unicode=True).strip(),
-            "---",
-            "",
-            f"# {description.model_name}: {shown}",
-            "",
-            f"![Detections]({DRAWN_IMAGE})",
-            "",
-            f"Object detector `{description.model_name}`, input size {size}, {len(names)} classes: {shown}.",
-            "",
-            "## Use",
-            "",
-            "```python",
-            "import efficientdet",
-            "",
-            f'detections = efficientdet.load_detector("{best.file}").predict("image.jpg")',
-            "```",
-            "",
-            f"Score threshold: {ScoreThresholds.stored_in(description)}.",
-            "",
-            *([f"{tiling_note(description)}.", ""] if description.tiling else []),
-            "Intended for images of the kind that it was trained on. On others its accuracy is unknown: measure it by "
-            "`eval.py` before you rely on it.",
-            "",
-            *_accuracy(card.measures),
-            "## Files",
-            "",
-            "| file | MB | ms per image |",
-            "|---|---|---|",
-            *(
-                f"| `{line.file}` | {line.megabytes} | {'-' if line.median_ms is None else line.median_ms} |"
-                for line in card.table.artifacts
-            ),
-            "",
-            f"Milliseconds on {card.table.machine}; [artifacts.md](artifacts.md) has the comparison with the "
-            "checkpoint.",
-            "",
-            "## Origin",
-            "",
-            *_origin(card.provenance),
-            "",
-            "## License",
-            "",
-            "Not stated. It depends on the training images and on the weights that the training started from.",
-            "",
-        ]
-    )
-
-
-def _header(card: ModelCard) -> dict[str, Any]:
-    """Return the metadata of the Hub, https://huggingface.co/docs/hub/model-cards."""
-    header: dict[str, Any] = {
-        "library_name": "efficientdet-tf2",
-        "pipeline_tag": "object-detection",
-        "tags": ["object-detection", card.description.model_name],
-    }
-    if card.measures:
-        metrics = [{"type": name, "value": round(card.measures.numbers[name], 4)} for name in ("AP", "AP50", "AP75")]
-        result = {
-            "task": {"type": "object-detection"},
-            "dataset": {"name": "validation images", "type": "custom"},
-            "metrics": metrics,
-        }
-        header["model-index"] = [{"name": card.description.model_name, "results": [result]}]
-    return header
-
-
-def _accuracy(measures: CocoMeasures | None) -> list[str]:
-    if measures is None:
-        return ["## Accuracy", "", "Not measured: `export.py --val_file_pattern='records/val-*'` measures it.", ""]
-    numbers, objects = measures.numbers, sum(measures.class_objects.values())
-    return [
-        "## Accuracy",
-        "",
-        f"COCO metrics of the checkpoint on {measures.images} validation images with {objects} objects.",
-        "",
-        "| | objects | AP | 95 % interval |",
-        "|---|---|---|---|",
-        f"| all classes | {objects} | {shown_measure(numbers['AP'])}, AP50 {shown_measure(numbers['AP50'])}, "
-        f"AP75 {shown_measure(numbers['AP75'])} | {measures.shown_interval('numbers', 'AP')} |",
-        *(
-            f"| {name} | {measures.class_objects[name]} | {shown_measure(ap)} | "
-            f"{measures.shown_interval('class_ap', name)} |"
-            for name, ap in measures.class_ap.items()
-        ),
-        "",
-    ]
-
-
-def _origin(provenance: dict[str, Any]) -> list[str]:
-    if "code" not in provenance:
-        return [f"Its training is not recorded. [{FILE_NAME}]({FILE_NAME}) has the checksums of all files."]
-    files = provenance["files"]
-    start = [*files.get("pretrained_ckpt", ()), *files.get("backbone_init", ())]
-    return [
-        f"{provenance['last_step']} steps of {provenance['batch_size']} images per process, seed "
-        f"{provenance['seed']}, from {f'`{Path(start[0]).name}`' if start else 'random weights'}; "
-        f"{provenance['code']}. [{FILE_NAME}]({FILE_NAME}) has the settings, and the checksums of the training records "
-        "and of all files."
-    ]
+    return [*TABLE_FILES, FILE_NAME, *exported]

@@ -1,13 +1,18 @@
 """Export of a checkpoint to files that are compared with it, evaluated and timed."""
 
-import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from dataset.files.image_files import read_image
-from dataset.records.record_index import index_records
+from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.provenance import (
+    FILE_NAME,
     checksums,
     code_version,
     machine,
@@ -15,33 +20,211 @@ from efficientdet.checkpoints.provenance import (
     without_folders,
     write_provenance,
 )
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.exports.artifact_comparison import (
-    BATCHES,
-    PIXELS,
-    SAME_OBJECT_IOU,
-    ArtifactComparison,
-    ExportConfig,
-    compare_detections,
-    quality_of,
-)
+from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.other_detections import detect_images
 from efficientdet.exports.artifact_pages import (
-    CARD_FILES,
+    MOST_LOST,
     TABLE_FILES,
     Artifact,
     ArtifactTable,
-    ModelCard,
+    Quality,
     tiling_note,
-    write_model_card,
 )
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.formats import export_formats
+from efficientdet.inference.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
-from efficientdet.onnx_translation.quantization import CalibrationImages, calibration_of_files, calibration_of_records
-from program_support.atomic_files import report_write_errors
+from efficientdet.inference.detect import Detect
+from efficientdet.options.export import ExportOptions
+from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_differences, resampled
+from object_detection.coco.matching import Comparison
+from object_detection.coco.measures import CocoMeasures
+from object_detection.geometry.box_geometry import pairwise_iou
+from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
+
+BATCHES = (1, 2, 8)  # batch sizes in which files are compared
+PIXELS = 0.5  # tolerance of the sides of agreeing detections
+SAME_OBJECT_IOU = 0.75  # int8 rounding moves sides; boxes above it are one object's
+_FEWEST_RUNS = 3  # timed runs on an image, if its tiles take the time of many images; also runs before the timed ones
+_MAX_IMAGES, _MAX_RECORDS = 64, 16  # images of --images and of records that each file is compared on
+
+
+@checked
+class ExportConfig(ExportOptions):
+    """Options of an export with resolved paths and formats. Compared are `images`, else records, else random noise."""
+
+    output_dir: str
+    records: tuple[str, ...] = ()  # AP is measured on them; (): it is not measured
+    calibration_images: tuple[str, ...] = ()  # image files; (): use `calibration_records`
+    calibration_records: tuple[str, ...] = ()
+
+
+class Agreement(NamedTuple):
+    """Agreement of two lists of detections of an image."""
+
+    compared: int
+    share: float  # fraction of detections of both lists with a partner in the other
+    score_difference: float  # largest difference between detections of equal rank
+    box_difference: float = 0.0  # largest difference of a side between partners in pixels
+
+
+def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
+    """Compare the detections of an image with others, ignoring those with scores below the thresholds.
+
+    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within
+    `pixels`, or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
+    """
+    shown, others_shown = (
+        np.ones(len(rows.scores), bool) if thresholds is None else rows.scores >= thresholds.of(rows.category_ids)
+        for rows in (ours, others)
+    )
+    count, total = int(shown.sum()), int(shown.sum() + others_shown.sum())
+    if not total:
+        return Agreement(0, 1.0, 0.0)
+    distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
+    if pixels is None:
+        near = np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    else:
+        near = distances <= pixels
+    partners = near & (ours.category_ids[:, None] == others.category_ids[None])
+    pairs = {}
+    for row, others_near in enumerate(partners):  # the best score first
+        if candidates := [other for other in np.flatnonzero(others_near).tolist() if other not in pairs]:
+            pairs[min(candidates, key=distances[row].__getitem__)] = row
+    share = sum(int(shown[row]) + int(others_shown[other]) for other, row in pairs.items()) / total
+    common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
+    difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
+    farthest = max((float(distances[row, other]) for other, row in pairs.items()), default=0.0)
+    return Agreement(count, share, float(difference), farthest)
+
+
+class ArtifactComparison:
+    """Comparison of exported files with their checkpoint."""
+
+    def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
+        self.restored, self._config = restored, config
+        index = index_records(config.records) if config.records else None
+        self._images = _images(config, index, restored)
+        tiling = restored.description.tiling
+        tiles = 1 if tiling is None else len(tiling.tiles((self._images[0].shape[0], self._images[0].shape[1])))
+        self._runs = max(min(config.runs, _FEWEST_RUNS), config.runs // tiles)
+        self._expected = [reference([image])[0] for image in self._images]
+        self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._expected), default=0.0)
+        self.measures: CocoMeasures | None = None
+        if index:
+            self._index = index
+            self._evaluator = read_evaluator(index, restored.class_names, json_file=config.val_json_file)
+            self.measures, self._compared = self._measured(reference, resamples=None)
+            interval = self.measures.shown_interval("numbers", "AP")
+            print(
+                f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images"
+                + f", 95 % interval {interval}" * bool(interval)
+            )
+            if not restored.description.score_thresholds:
+                self.restored = replace(
+                    restored, description=replace(restored.description, score_thresholds=self.measures.score_thresholds)
+                )
+        self._thresholds: ScoreThresholds | None = ScoreThresholds.stored_in(self.restored.description)
+        self.compared = f"detections from the score threshold on ({self._thresholds})"
+        print(f"score threshold: {self._thresholds}")
+        if not any(len(rows.drawn(self._thresholds.of(rows.category_ids), None).scores) for rows in self._expected):
+            self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
+            print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
+
+    def artifact(self, form: ExportFormat, path: Path) -> Artifact:
+        """Return the table row of a file."""
+        detect, agreements = form.open_for(self.restored, path), list[Agreement]()
+        if detect:
+            for size in BATCHES:
+                batches = (self._images[first : first + size] for first in range(0, len(self._images), size))
+                detected = [rows for batch in batches for rows in detect(batch)]
+                pixels = None if form.calibrates else PIXELS
+                agreements += [
+                    compare_detections(expected, ours, pixels=pixels, thresholds=self._thresholds)
+                    for ours, expected in zip(detected, self._expected, strict=True)
+                ]
+        compared = sum(agreement.compared for agreement in agreements)
+        share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
+        median, p99 = None, None
+        if detect and not form.runs_in:
+            median, p99 = times(partial(detect, self._images[:1]), runs=self._runs)
+        quality = None
+        if self.measures and detect:
+            measures, matched = self._measured(detect)
+            quality = quality_of(measures, self.measures, interval=self._paired_interval(matched))
+        return Artifact(
+            format=form.name,
+            file=path.name,
+            megabytes=round(sum(file.stat().st_size for file in form.files(path)) / 1e6, 2),
+            median_ms=median,
+            p99_ms=p99,
+            compared=compared // len(BATCHES),
+            agreement=share,
+            box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
+            score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
+            quality=quality,
+        )
+
+    def _measured(self, detect: Detect, *, resamples: int | None = 0) -> tuple[CocoMeasures, Comparison]:
+        rows = detect_images(detect, self._index, samples=self._config.eval_samples)
+        compared = self._evaluator.compare(rows)
+        return self._evaluator.evaluate(rows, resamples=resamples, comparison=compared), compared
+
+    def _paired_interval(self, compared: Comparison) -> tuple[float, ...]:
+        """Return the 95 % interval of a file's AP less the checkpoint's; () where the checkpoint's AP has none."""
+        assert self.measures is not None  # there are records
+        if not self.measures.intervals:
+            return ()
+        weights, names = multiplicities(self.measures.images, RESAMPLES), compared.names
+        samples = (resampled(one, weights) for one in (self._compared, compared))
+        change = paired_differences("", *samples, classes=names, images=self.measures.images).numbers.get("AP")
+        return (change.low, change.high) if change else ()
+
+
+def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tuple[float, ...] = ()) -> Quality:
+    """Return AP, its difference from the reference's, and the classes that lose more than MOST_LOST, most first."""
+    losses = {name: reference.class_ap[name] - ap for name, ap in measures.class_ap.items()}
+    return Quality(
+        ap=measures.numbers["AP"],
+        ap50=measures.numbers["AP50"],
+        ap_difference=measures.numbers["AP"] - reference.numbers["AP"],
+        ap_difference_interval=interval,
+        class_losses={
+            name: losses[name] for name in sorted(losses, key=lambda name: -losses[name]) if losses[name] > MOST_LOST
+        },
+    )
+
+
+def times(run: Callable[[], object], *, runs: int) -> tuple[float, float]:
+    """Return median and 99th percentile in milliseconds."""
+    seconds = np.array([_seconds(run) for _ in range(_FEWEST_RUNS + runs)][_FEWEST_RUNS:])
+    return round(1e3 * float(np.median(seconds)), 2), round(1e3 * float(np.percentile(seconds, 99)), 2)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:
+    """Return the images of --images, else those of the records, else noise."""
+    if config.images:
+        chosen = calibration_of_files(config.images, most=_MAX_IMAGES)
+        if len(chosen.names) < len(config.images):
+            print(f"comparing on {len(chosen.names)} of {len(config.images)} images, evenly spaced")
+        return list(chosen.read())
+    if index:
+        return list(calibration_of_records(index, most=_MAX_RECORDS).read())
+    height, width = restored.detector.image_size
+    return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
+
 
 _SCORE = 1e-3  # tolerance of the scores of agreeing detections
 _LEAST_AGREEMENT = 0.98
@@ -52,7 +235,7 @@ _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bflo
 
 
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
-    """Export every format, compare, evaluate and time it; write the table to artifacts.md and artifacts.json.
+    """Export every format, compare, evaluate and time it; write the table to README.md and artifacts.json.
 
     Raises:
         InputError: a file cannot be written, or is the user's.
@@ -61,7 +244,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     folder, formats = Path(config.output_dir), export_formats()
     files = [file for name in config.formats for file in formats[name].files(folder / formats[name].file)]
     names = {file.relative_to(folder).parts[0] for file in files} | {formats[name].file for name in config.formats}
-    with claimed_outputs(*(folder / name for name in (*sorted(names), *CARD_FILES, *TABLE_FILES))):
+    with claimed_outputs(*(folder / name for name in (*sorted(names), FILE_NAME, *TABLE_FILES))):
         return _export(model, config)
 
 
@@ -84,9 +267,6 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
         lines.append(comparison.artifact(form, path))
         print(f"wrote {path}: {_summary(lines[-1], form)}")
-    for form in formats:
-        if form.float32:
-            _warn_unless_faster(comparison, form, config)
     table = ArtifactTable(
         model=restored.description.model_name,
         machine=device_name(),
@@ -99,9 +279,9 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         calibration_images=len(calibration.names),
         artifacts=lines,
     )
-    table.write(config.output_dir)
-    with only_warning("the model card is incomplete", print):
-        _write_card(comparison, table, config, checkpoint=model.ckpt_path)
+    table.write(config.output_dir, restored.description)
+    with only_warning("the provenance is incomplete", print):
+        _write_provenance(table, Path(config.output_dir), checkpoint=model.ckpt_path)
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)
@@ -116,7 +296,7 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     elif wrong:
         raise RuntimeError(
             f"{wrong[0].file} does not find the detections of the checkpoint; see "
-            f"{config.output_dir}/artifacts.md for the differences"
+            f"{config.output_dir}/README.md for the differences"
         )
     return table
 
@@ -152,41 +332,20 @@ def export_file(config: ModelConfig, name: str, path: Path, *, input_image: str 
         print("no detections to compare in this image; use --input_image=FILE with an image of objects")
 
 
-def _write_card(
-    comparison: ArtifactComparison, table: ArtifactTable, config: ExportConfig, *, checkpoint: str | None
-) -> None:
-    """Write the provenance of the checkpoint with the checksums of the exported files, and what is made of it."""
-    folder = Path(config.output_dir)
+def _write_provenance(table: ArtifactTable, folder: Path, *, checkpoint: str | None) -> None:
+    """Write the provenance of the checkpoint with the checksums of the exported files."""
     assert checkpoint is not None  # export.py requires one
     provenance = without_folders(read_provenance(checkpoint) or {"weights": checksums([checkpoint])})
     files = [file for line in table.artifacts for file in export_formats()[line.format].files(folder / line.file)]
     exported = {str(Path(file).relative_to(folder)): value for file, value in checksums(files).items()}
     provenance["exported"] = {"code": code_version(), "machine": machine(), "files": exported}
     write_provenance(folder, provenance)
-    card = ModelCard(comparison.restored.description, table, provenance, comparison.measures, comparison.drawn_image())
-    write_model_card(folder, card)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:
     if config.calibration_records:
         return calibration_of_records(index_records(config.calibration_records), most=config.int8_samples)
     return calibration_of_files(config.calibration_images, most=config.int8_samples)
-
-
-def _warn_unless_faster(comparison: ArtifactComparison, form: ExportFormat, config: ExportConfig) -> None:
-    """Print a warning if a file in 8 bits is not faster than the same in float32, in the runtime that it is for."""
-    float32 = export_formats()[form.float32 or ""]
-    with tempfile.TemporaryDirectory() as temporary:
-        other = Path(config.output_dir if float32.name in config.formats else temporary, float32.file)
-        if float32.name not in config.formats:
-            with report_write_errors(other):
-                float32.write(comparison.restored, other)
-        took, took_float32 = comparison.milliseconds([(form, Path(config.output_dir, form.file)), (float32, other)])
-    if took >= took_float32:
-        print(
-            f"warning: {form.file} is not faster than float32 in {form.needs} on this machine: "
-            f"{took} ms per image, {float32.file} {took_float32} ms"
-        )
 
 
 def _summary(line: Artifact, form: ExportFormat) -> str:

@@ -22,7 +22,6 @@ class ExportFormat:
         needs: package that runs the file here.
         needs_tensorflow: whether it is written by TensorFlow.
         calibrates: whether it has 8 bits, whose ranges are determined on calibration images.
-        float32: name of the format that a file in 8 bits should be faster than.
         runs_in: program that runs the file if it is not timed here.
         title: name of the file type in messages.
         runtimes: runtimes of a user's file, the default first; () for a SavedModel, which TensorFlow runs.
@@ -34,7 +33,6 @@ class ExportFormat:
     needs = "onnxruntime"
     needs_tensorflow = False
     calibrates = False
-    float32: str | None = None
     runs_in: str | None = None
     title = ""
     runtimes: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -65,23 +64,19 @@ class SavedModel(ExportFormat):
         return Detector.described(detect, description)
 
 
-@cache
-def _own_formats() -> tuple[ExportFormat, ...]:
-    from efficientdet.exports.onnx_formats import Onnx, OnnxInt8, OnnxRaw, OpenVino
-
-    return Onnx(), OnnxRaw(), OnnxInt8(), OpenVino(), SavedModel()
+_SAVED_MODEL = SavedModel()
 
 
 def export_formats() -> Mapping[str, ExportFormat]:
-    """Return every format by name, those of this project first."""
-    return {one.name: one for one in (*_own_formats(), *load_plugins(PLUGINS))}
+    """Return every format by name."""
+    return {one.name: one for one in (*load_plugins(PLUGINS), _SAVED_MODEL)}
 
 
 def format_of(path: str | os.PathLike[str] | None) -> ExportFormat | None:
     """Return the format of a user's file or SavedModel; None if it is neither."""
     if not path:
         return None
-    formats = chain(_own_formats(), load_plugins(PLUGINS))
+    formats = chain([_SAVED_MODEL], load_plugins(PLUGINS))
     return next((one for one in formats if one.recognizes(os.fspath(path))), None)
 
 

@@ -77,9 +77,9 @@ class Family(Generic[AnyHyperparameters]):
 
     def resize_rule(self, hparams: AnyHyperparameters) -> "ResizeRule":
         """Return the rule by which images are resized to the network's input."""
-        from dataset.input.resize import Letterbox
+        from dataset.input.resize import letterbox
 
-        return Letterbox(hparams.input_size)
+        return letterbox(hparams.input_size)
 
     def anchors(self, hparams: AnyHyperparameters) -> "AnchorGrid | None":
         """Return the anchors without building the network; None if the family does not provide them."""

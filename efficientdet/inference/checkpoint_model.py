@@ -18,13 +18,14 @@ from efficientdet.devices.device import replicate
 from efficientdet.devices.runtime import Runtime, start_runtime
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
+from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.predictor import host_predictor, keras_predictor
 from efficientdet.inference.runtimes import Network, Predictor
-from efficientdet.onnx_translation.quantization import calibration_of_files
 from model import tensorflow_cpu
 from model.detection_model import DetectionModel, named_variables
 from model.multiply_adds import multiply_adds
+from program_support.plugins import load_plugin
 from program_support.processor import sums_of_bytes_saturate
 
 if TYPE_CHECKING:
@@ -106,13 +107,12 @@ def exported_network(
     detector: DetectionModel, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> Network:
     """Export the detector's current network to another runtime; in int8 if there are calibration images."""
-    from efficientdet.onnx_translation.model import onnx_model
-
-    model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
+    model = load_plugin("efficientdet.onnx", "model")(
+        detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images
+    )
     if int8_images:
-        from efficientdet.onnx_translation.quantization import quantized
-
         assert resize is not None
+        quantized = load_plugin("efficientdet.onnx", "quantization")
         model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
     return Network(model.SerializeToString(), runtime=runtime)
 

@@ -6,7 +6,7 @@ Imports neither Keras nor TensorFlow.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from efficientdet.inference.image_detections import AnyImage, ImageDetections
     from efficientdet.inference.video_frames import VideoFrame
-    from efficientdet.tracking.lines_and_zones import TrackCounts
 
 _SMALLEST_SIDE = 0.01  # pixels
 
@@ -206,7 +205,7 @@ class Detector:
         *,
         min_score: float | None = None,
         frames_per_second: float = 25.0,
-        counts: "TrackCounts | None" = None,
+        counts: Any = None,
     ) -> "Iterator[ImageDetections]":
         """Detect the objects in consecutive frames; an object has the same identity in all of them.
 
@@ -218,7 +217,7 @@ class Detector:
                 as for `predict`, or the frames of `efficientdet.read_frames`.
             min_score: lowest score of detections that begin a track. Default: as for `predict`.
             frames_per_second: frame rate of arrays and images.
-            counts: lines and zones, whose counts are updated with each frame.
+            counts: `TrackCounts`, lines and zones, which are updated with each frame.
 
         Yields:
             The detections of each frame that belong to a track, with `track_ids`.

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -14,14 +14,13 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import encode_image, find_images, read_image, read_image_stream
 from dataset.files.image_formats import DECODING_ERRORS
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
-from efficientdet.inference.result_files import cropped, write_output
+from efficientdet.inference.result_files import write_output
 from efficientdet.reports.drawing import draw_detections, resized
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import decoded, run_lengths
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
-    import fiftyone
     import supervision
 
 _MAX_SHOWN = 10  # objects listed in the text of a result
@@ -108,7 +107,7 @@ class ImageDetections:
     def crop(self, image: AnyImage | None = None) -> list[Image.Image]:
         """Return a crop of each object, in the order of the boxes: all pixels that its box touches."""
         pixels = self._image_pixels(image)
-        parts = [cropped(pixels, box) for box in self.boxes[:, [1, 0, 3, 2]]]
+        parts = [_cropped(pixels, box) for box in self.boxes[:, [1, 0, 3, 2]]]
         return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
 
     def to_coco(self, image_id: int = 0) -> list[dict]:
@@ -141,34 +140,6 @@ class ImageDetections:
             data={"class_name": np.array(self.names, str)},
         )
 
-    def to_fiftyone(self, image: AnyImage | None = None) -> "fiftyone.Detections":
-        """Return `fiftyone.Detections`, a field of a sample: boxes in fractions of the image, masks within the boxes.
-
-        Args:
-            image: the input image, if the result does not hold it.
-
-        Raises:
-            InputError: the package fiftyone is not installed, there is no image, or it cannot be read.
-        """
-        try:
-            import fiftyone
-        except ImportError as error:
-            raise InputError("to_fiftyone() needs the package fiftyone: pip install fiftyone") from error
-        height, width = self._image_pixels(image).shape[:2] if self.masks is None else self.masks.shape[1:]
-        detections = []
-        for number, result in enumerate(replace(self, masks=None).to_coco()):
-            sides = zip(result["bbox"], (width, height, width, height), strict=True)
-            mask = None if self.masks is None else cropped(self.masks[number], self.boxes[number, [1, 0, 3, 2]])
-            detections.append(
-                fiftyone.Detection(
-                    label=self.names[number],
-                    bounding_box=[pixels / length for pixels, length in sides],
-                    confidence=result["score"],
-                    mask=mask if mask is not None and mask.size else None,
-                )
-            )
-        return fiftyone.Detections(detections=detections)
-
     def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
         image = self.image if image is None else image
         if image is None:
@@ -182,6 +153,14 @@ class ImageDetections:
         drawn = np.asarray(self.draw())
         smaller = resized(drawn, longer_side=_PREVIEW_SIDE) if max(drawn.shape) > _PREVIEW_SIDE else drawn
         return encode_image(smaller, "PNG")
+
+
+def _cropped(pixels: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """Return every pixel of an image [h, w, 3] that a box [4] yxyx touches; none if it lies outside."""
+    (top, left), (bottom, right) = (
+        np.clip(corner, 0, pixels.shape[:2]).astype(int) for corner in (np.floor(box[:2]), np.ceil(box[2:]))
+    )
+    return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
 def batches_of(

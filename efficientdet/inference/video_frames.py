@@ -1,11 +1,13 @@
 """Frames of videos, cameras and streams, and the detections in them."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.tracking.lines_and_zones import TrackCounts
 from object_detection.coco.results import DetectionRows
 
 
@@ -36,7 +38,21 @@ class FrameDetections(NamedTuple):
 
     frame: VideoFrame
     rows: DetectionRows
-    counts: TrackCounts | None = None
+    counts: Any = None  # `TrackCounts`
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackSettings:
+    """Settings of what is counted and written of the tracks of each video.
+
+    Attributes:
+        lines, zones: see `TrackCounts`.
+        mot_folder: the folder of the files of `--format=mot`; None: none are written.
+    """
+
+    lines: Sequence[str] = ()
+    zones: Sequence[str] = ()
+    mot_folder: Path | None = None
 
 
 def utc_text(moment: datetime) -> str:

@@ -63,7 +63,7 @@ def export(options: ExportOptions) -> ExportResult:
         agreement={name: line.agreement for name, line in lines.items()},
         median_ms={name: line.median_ms for name, line in lines.items() if line.median_ms is not None},
         ap={name: line.quality.ap for name, line in lines.items() if line.quality},
-        table=Path(output_dir, "artifacts.md"),
+        table=Path(output_dir, "README.md"),
     )
 
 

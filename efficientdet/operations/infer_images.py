@@ -19,11 +19,10 @@ from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
-from efficientdet.options.infer import TRACK_FORMATS, InferOptions
+from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
-from efficientdet.tracking.lines_and_zones import TrackCounts
 from efficientdet.weights.downloads import local_path
 from efficientdet.weights.hub_files import SCHEME
 from program_support.engines import LOCAL
@@ -120,14 +119,14 @@ def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str
     """Raise InputError if options of tracks cannot be followed."""
     if not options.track:
         given = [f"--{name}" for name in ("count_line", "zone") if getattr(options, name)]
-        given += [f"--format={name}" for name in formats if name in TRACK_FORMATS]
+        given += [f"--format={MOT}"] * (MOT in formats)
         if given:
             raise InputError(f"{given[0]} needs --track, which is missing")
         return
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
-    TrackCounts(lines=options.count_line, zones=options.zone)
+    load_plugin("efficientdet.tracking", "counts")(lines=options.count_line, zones=options.zone)
 
 
 define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

@@ -133,7 +133,7 @@ def export(
 
     Args:
         ckpt: a prefix, a folder or the name of published weights.
-        output_dir: folder for the files, artifacts.md and artifacts.json.
+        output_dir: folder for the files, README.md and artifacts.json.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: no AP.
 
     Returns:

@@ -148,7 +148,7 @@ class ExportResult(_Result):
         agreement: fraction of the checkpoint's detections that the file of each format also finds.
         median_ms: median time per image of each format, in milliseconds.
         ap: AP of each format on the records of val_file_pattern; empty without records.
-        table: artifacts.md, which lists all of these.
+        table: README.md, which lists all of these.
     """
 
     files: dict[str, Path]

@@ -22,9 +22,9 @@ class ExportOptions(WeightsOptions):
     ckpt: Annotated[str | None, Help("Checkpoint to export: a prefix, a folder or the name of published weights.")] = (
         None
     )
-    output_dir: Annotated[
-        str | None, Help("Output folder for the exported files, artifacts.md and artifacts.json.")
-    ] = None
+    output_dir: Annotated[str | None, Help("Output folder for the exported files, README.md and artifacts.json.")] = (
+        None
+    )
     formats: Formats = ("onnx", "onnx-raw", "savedmodel")
     images: Annotated[
         tuple[str, ...],
@@ -51,7 +51,7 @@ class ExportOptions(WeightsOptions):
     int8_samples: Annotated[Count, Help("Maximum number of calibration images, evenly spaced.")] = 100
     push_to: Annotated[
         str | None,
-        Help("Repository of the Hugging Face Hub, hf://USER/NAME, that the files and the model card are uploaded to."),
+        Help("Repository of the Hugging Face Hub, hf://USER/NAME, that the files and their page are uploaded to."),
     ] = None
 
 

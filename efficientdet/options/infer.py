@@ -15,7 +15,7 @@ from program_support.checked_fields import Count, Help, NonNegative, Share, betw
 from program_support.engines import LOCAL, Engine
 
 EVENT_SECONDS = 5.0
-TRACK_FORMATS = ("mot", "cvat_video", "tracks")
+MOT = "mot"  # the format of tracks
 
 
 @checked
@@ -47,13 +47,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     ] = None
     batch_size: Annotated[Count, Help("Batch size.")] = 1
     engine: Engine = LOCAL
-    apply_exif_orientation: Annotated[
-        bool,
-        Help(
-            "Rotate images by their EXIF orientation; boxes are in pixels of the rotated image. "
-            "--noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do."
-        ),
-    ] = True
     debug: Annotated[bool, Help("Run eagerly, without compilation.")] = False
     tile: Annotated[
         str | None,
@@ -88,7 +81,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         Help("Maximum number of boxes drawn per image, best first. Default with --tile: no limit.", MOST_DRAWN),
     ] = None
     format: Annotated[tuple[str, ...], Help("Additional output formats of drawn detections, comma-separated: ")] = ()
-    save_crops: Annotated[bool, Help("Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")] = False
     track: Annotated[
         bool,
         Help(

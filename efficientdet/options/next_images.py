@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from program_support.checked_fields import Count, Help, checked, one_of
+from program_support.checked_fields import Count, Help, checked
 
 
 @checked
@@ -35,11 +35,3 @@ class NextImagesOptions:
         "coco",
         "yolo",
     )
-    strategy: Annotated[
-        str,
-        one_of("expected_gain", "uncertainty", "diversity", "random"),
-        Help(
-            "How images are chosen: by expected gain, the product of doubt and novelty; by doubt alone; by novelty "
-            "alone; or at random."
-        ),
-    ] = "expected_gain"

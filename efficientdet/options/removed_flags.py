@@ -88,7 +88,13 @@ GONE = {
         "tpu_zone": _TPU,
     },
     "export": {"threshold": _THRESHOLD},
-    "infer": {"threshold": _THRESHOLD},
+    "infer": {
+        "apply_exif_orientation": Gone(
+            "images are rotated by their EXIF orientation, as in all programs", ("True",), True
+        ),
+        "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
+        "threshold": _THRESHOLD,
+    },
     "inspector": {
         "debug": Gone(
             "it had no effect here; infer.py --debug and train.py --debug run step by step",
@@ -115,6 +121,9 @@ GONE = {
     },
     "serve": {
         "threshold": Gone("the thresholds with the best F1 are used; --min_score sets another", ("f1",)),
+    },
+    "next_images": {
+        "strategy": Gone("doubt or novelty alone had no measured gain over their product", ("expected_gain",)),
     },
 }
 

@@ -4,11 +4,11 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dataset.files.image_files import distinct_names, image_ids
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.result_files import Crops, ResultFiles, names_of_files
+from efficientdet.inference.result_files import ResultFiles, names_of_files
 from efficientdet.inference.video_frames import FrameDetections
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
@@ -39,8 +39,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
     """Detect in images, videos or a camera, and write annotated copies and detections.
 
     The detections in images are written as COCO results with file names, and all of them in further formats if
-    requested. Boxes are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a
-    result of an image for which the two differ has the key `exif_orientation_applied`.
+    requested. Boxes are in pixels of the upright image.
 
     messages: receivers of the drawn detections in each image and frame.
 
@@ -51,7 +50,7 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
     inputs = config.inputs
     outputs = output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
     videos = dict(zip(inputs.videos, output_paths(config, inputs.videos, VIDEO_SUFFIXES[config.save]), strict=True))
-    names = names_of_files(config.format, crops=config.save_crops) + [DETECTIONS_FILE] * bool(inputs.images)
+    names = names_of_files(config.format) + [DETECTIONS_FILE] * bool(inputs.images)
     saved = [] if config.save == "none" else videos.values()
     files = [*outputs, *saved, *(Path(config.output_dir, name) for name in names)]
     with claimed_outputs(*files, messages.replaced_file):
@@ -79,13 +78,15 @@ def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Pa
         outlets = _Outlets(
             model,
             ResultFiles(config.output_dir, model.class_names, formats=config.image_formats),
-            Crops(config.output_dir, model.class_names),
             messages,
             failures,
         )
         try:
             if inputs.images:
-                images = _input_images(config, outputs, ids, outlets.crops)
+                images = [
+                    InputImage(path, str(output), number)
+                    for path, output, number in zip(inputs.images, outputs, ids, strict=True)
+                ]
                 task = ImageTask(run="", config=config, once=once, images=images)
                 batches = annotated_batches(task, model) if tasks is None else tasks.results(images)
                 with contextlib.closing(batches):
@@ -128,19 +129,8 @@ class _Outlets(NamedTuple):
 
     model: Detector
     files: ResultFiles
-    crops: Crops
     messages: Messages
     failures: list[str]
-
-
-def _input_images(
-    config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], crops: Crops
-) -> list[InputImage]:
-    earlier = crops.earlier() if config.save_crops else {}
-    return [
-        InputImage(path, str(output), number, tuple(earlier.get(output.stem, ())))
-        for path, output, number in zip(config.inputs.images, outputs, ids, strict=True)
-    ]
 
 
 def _annotate_images(
@@ -166,10 +156,7 @@ def _annotate_images(
                     continue
                 if annotated.note:
                     print(f"{image.path}: {annotated.note}")
-                image_fields: dict[str, Any] = {"file_name": file_name}
-                if annotated.orientation != 1:
-                    image_fields["exif_orientation_applied"] = config.apply_exif_orientation
-                results += [{**result, **image_fields} for result in annotated.results]
+                results += [{**result, "file_name": file_name} for result in annotated.results]
                 shown = [annotated.results[number] for number in annotated.drawn]
                 stem = Path(image.output).stem
                 outlets.files.add(stem, file_name, image.image_id, size=annotated.size, results=shown)
@@ -196,18 +183,16 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
 
     camera, model = config.inputs.camera, outlets.model
     sources = videos if camera is None else {camera: camera_output(config, camera)}
-    ids, earlier_crops = itertools.count(first_id), outlets.crops.earlier() if config.save_crops else {}
+    ids = itertools.count(first_id)
     for source, target in sources.items():
         stem = target.name.removesuffix(VIDEO_SUFFIXES[config.save])
 
         def add(found: FrameDetections, source: str | int = source, stem: str = stem) -> None:
             frame, rows, size = found.frame, found.rows, found.frame.pixels.shape[:2]
-            if config.image_formats or config.save_crops:  # a stream without an end must not fill the memory
+            if config.image_formats:  # a stream without an end must not fill the memory
                 name, image_id = f"{stem}_{frame.number:06d}", next(ids)
                 results = results_json(rows.with_image_id(image_id))
-                name = outlets.files.add(name, None, image_id, size=size, results=results)
-                if config.save_crops:
-                    outlets.crops.write(name, frame.pixels, rows, earlier=earlier_crops.pop(name, ()))
+                outlets.files.add(name, None, image_id, size=size, results=results)
             if outlets.messages:
                 results = results_json(rows)
                 outlets.messages.put(detection_message(source, model.class_names, results, size, frame, found.counts))

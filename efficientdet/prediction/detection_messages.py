@@ -10,7 +10,6 @@ from typing import Any, TextIO
 from dataset.class_names import ClassNames
 from efficientdet.inference.video_frames import VideoFrame, utc_text
 from efficientdet.prediction.inputs import STANDARD_INPUT, shown_source
-from efficientdet.tracking.lines_and_zones import TrackCounts
 from program_support.atomic_files import report_write_errors
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
@@ -29,7 +28,7 @@ def detection_message(
     results: Sequence[dict[str, Any]],
     size: tuple[int, int],
     frame: VideoFrame | None = None,
-    counts: TrackCounts | None = None,
+    counts: Any = None,
 ) -> dict[str, Any]:
     """Return the detections in an image, or a frame of a video, as JSON.
 
@@ -39,7 +38,7 @@ def detection_message(
         results: the detections, see `results_json`.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
-        counts: the counts of lines and zones; without tracks the message has none.
+        counts: the `TrackCounts`; without tracks the message has none.
     """
     by_id = dict(zip(names.category_ids, names.names, strict=True))
     return {

@@ -1,4 +1,4 @@
-"""Detection in images, and their annotated copies and crops: the part of infer.py that needs the pixels."""
+"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels."""
 
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -14,23 +14,20 @@ from dataset.files.image_files import (
     distinct_stem,
     encode_image,
     output_names,
-    stored_image,
-    upright_boxes,
-    upright_image,
 )
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from dataset.input.tiling import Tiling
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.result_files import Crops, write_output
+from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.options.infer import TRACK_FORMATS, InferOptions
+from efficientdet.inference.video_frames import TrackSettings
+from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
 from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.tracking.lines_and_zones import TrackSettings
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.checked_fields import checked
@@ -58,15 +55,15 @@ class AnnotationConfig(InferOptions):
     @property
     def image_formats(self) -> list[str]:
         """The formats of detections in images and frames."""
-        return [name for name in self.format if name not in TRACK_FORMATS]
+        return [name for name in self.format if name != MOT]
 
     @property
     def tracking(self) -> TrackSettings | None:
         """The settings of tracks; None: objects are not tracked."""
         if not self.track:
             return None
-        formats = [name for name in self.format if name in TRACK_FORMATS]
-        return TrackSettings(lines=self.count_line, zones=self.zone, formats=formats, folder=Path(self.output_dir))
+        folder = Path(self.output_dir, MOT) if MOT in self.format else None
+        return TrackSettings(lines=self.count_line, zones=self.zone, mot_folder=folder)
 
     @property
     def runs_network_once(self) -> bool:
@@ -104,28 +101,18 @@ def camera_output(config: AnnotationConfig, camera: int | str) -> Path:
 
 
 def drawn_rows(
-    pixels: np.ndarray,
-    rows: DetectionRows,
-    names: ClassNames,
-    *,
-    orientation: int = 1,
-    shorter_side: int | None = None,
+    pixels: np.ndarray, rows: DetectionRows, names: ClassNames, *, shorter_side: int | None = None
 ) -> np.ndarray:
-    """Return stored pixels [h, w, 3] uint8 rotated by their EXIF orientation, with all rows and upright labels.
-
-    rows: in pixels of the stored image. shorter_side: see `draw_detections`.
-    """
+    """Return pixels [h, w, 3] uint8 with all rows drawn into them. shorter_side: see `draw_detections`."""
     return draw_detections(
-        upright_image(pixels, orientation),
-        upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
+        pixels,
+        rows.boxes,
         classes=np.searchsorted(names.category_ids, rows.category_ids),
         names=names.names,
         scores=rows.scores,
         track_ids=rows.track_ids,
         shorter_side=shorter_side,
-        masks=None
-        if rows.masks is None
-        else DecodedMasks(rows.masks.tolist(), lambda mask: upright_image(mask, orientation)),
+        masks=None if rows.masks is None else DecodedMasks(rows.masks.tolist()),
     )
 
 
@@ -138,7 +125,6 @@ class InputImage(NamedTuple):
     path: str
     output: str  # the annotated copy
     image_id: int
-    earlier_crops: tuple[str, ...] = ()
 
 
 class ImageResult(NamedTuple):
@@ -147,7 +133,6 @@ class ImageResult(NamedTuple):
     failure: str = ""
     note: str = ""
     size: tuple[int, int] = (0, 0)  # height and width
-    orientation: int = 1  # EXIF orientation of what the boxes refer to
     results: Sequence[dict[str, Any]] = ()
     drawn: Sequence[int] = ()  # numbers of the drawn results
 
@@ -173,7 +158,7 @@ def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageR
     size = 1 if model.tiling else task.config.batch_size
     for start in range(0, len(task.images), size):
         batch = task.images[start : start + size]
-        opened = [_opened(image, task.config, model) for image in batch]
+        opened = [_opened(image, model) for image in batch]
         usable = [image.pixels for image in opened if isinstance(image, StoredImage)]
         rows = iter(model.detect(usable) if usable else ())
         results = []
@@ -190,28 +175,18 @@ def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageR
 def _annotated(
     image: InputImage, stored: StoredImage, rows: DetectionRows, config: AnnotationConfig, model: Detector
 ) -> ImageResult:
-    """Write the annotated copy and the crops of an image."""
+    """Write the annotated copy of an image."""
     numbers = np.flatnonzero(rows.scores >= model.thresholds.of(rows.category_ids))[: config.max_boxes(model)]
     drawn = rows.chosen(numbers)
-    orientation = 1 if config.apply_exif_orientation else stored.orientation
-    drawn_image = drawn_rows(
+    pixels = drawn_rows(
         *_to_draw_into(stored.pixels, drawn),
         model.class_names,
-        orientation=orientation,
         shorter_side=None if model.tiling is None else min(model.tiling.size),
     )
-    # The pixels stay in the coordinate system of the boxes in detections.json, with the EXIF orientation.
-    pixels = stored_image(drawn_image, orientation)
-    output = Path(image.output)
-    write_output(output, encode_image(pixels, "JPEG", quality=92, orientation=orientation))
-    if config.save_crops:
-        Crops(config.output_dir, model.class_names).write(
-            output.stem, stored.pixels, drawn, orientation=orientation, earlier=image.earlier_crops
-        )
+    write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92))
     return ImageResult(
         note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
         size=stored.pixels.shape[:2],
-        orientation=stored.orientation,
         results=results_json(rows.with_image_id(image.image_id)),
         drawn=numbers.tolist(),
     )
@@ -225,8 +200,8 @@ def _to_draw_into(pixels: np.ndarray | LargeImage, rows: DetectionRows) -> tuple
     return overview, rows._replace(boxes=rows.boxes * scale, masks=None)
 
 
-def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> StoredImage | InputError:
-    """Return the pixels of an image, upright with `apply_exif_orientation`, or why there are none."""
+def _opened(image: InputImage, model: Detector) -> StoredImage | InputError:
+    """Return the upright pixels of an image, or why there are none."""
     try:
         stored = _read(image.path, model)
     except InputError as error:
@@ -236,9 +211,7 @@ def _opened(image: InputImage, config: AnnotationConfig, model: Detector) -> Sto
             f"{image.path}: cannot be saved (it has a side of {max(stored.pixels.shape)} pixels, a JPEG "
             f"{_MAX_JPEG_SIDE} at most)"
         )
-    if config.apply_exif_orientation and stored.orientation != 1:
-        stored = stored._replace(pixels=stored.upright())
-    return stored
+    return stored if stored.orientation == 1 else stored._replace(pixels=stored.upright())
 
 
 def _read(path: str, model: Detector) -> StoredImage:

@@ -11,15 +11,14 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.video_frames import FrameDetections, VideoFrame
+from efficientdet.inference.video_frames import FrameDetections, TrackSettings, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.detection_messages import ReaderGone
 from efficientdet.prediction.image_annotation import drawn_rows
 from efficientdet.prediction.inputs import shown_source
-from efficientdet.prediction.video_files import NoRecorder, Recorder, VideoRecorder
+from efficientdet.prediction.video_files import Recorder, VideoRecorder
 from efficientdet.prediction.video_source import VideoSource
-from efficientdet.tracking.lines_and_zones import TrackSettings, with_counts
 from program_support.plugins import load_plugin
 from program_support.progress import Progress
 from program_support.signals import Listener
@@ -135,7 +134,7 @@ def _complete(recorder: Recorder, tracks: Any, source: VideoSource, name: str) -
 
 def _drawn(found: FrameDetections, names: ClassNames) -> np.ndarray:
     pixels = drawn_rows(found.frame.pixels, found.rows, names)
-    return pixels if found.counts is None else with_counts(pixels, found.counts)
+    return pixels if found.counts is None else found.counts.drawn(pixels)
 
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
@@ -145,7 +144,7 @@ def _recorder(save: str, target: Path, source: VideoSource, model: Detector, eve
         )
     if save == "video":
         return VideoRecorder(target, source.frames_per_second, is_live=source.is_live)
-    return NoRecorder()
+    return Recorder()
 
 
 @contextlib.contextmanager

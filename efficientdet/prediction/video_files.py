@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -17,8 +16,8 @@ _LONGEST_STILL_SECONDS = 60.0  # time for which a recording shows the last frame
 Draw = Callable[[], np.ndarray]  # returns the annotated frame [h, w, 3] uint8 RGB
 
 
-class Recorder(Protocol):
-    """Interface of a recorder of annotated frames: `complete` is called after the last one, `close` in any case."""
+class Recorder:
+    """Recorder of annotated frames, here of none: `complete` is called after the last one, `close` in any case."""
 
     def add(self, found: FrameDetections, draw: Draw) -> None:
         """Add a frame."""
@@ -31,22 +30,6 @@ class Recorder(Protocol):
 
     def close(self) -> None:
         """Remove what is unfinished."""
-
-
-class NoRecorder:
-    """Recorder that saves nothing."""
-
-    def add(self, found: FrameDetections, draw: Draw) -> None:
-        """Ignore a frame."""
-
-    def interrupt(self) -> None:
-        """Ignore an interruption."""
-
-    def complete(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class VideoFile:
@@ -125,7 +108,7 @@ class VideoFile:
         return writer
 
 
-class VideoRecorder:
+class VideoRecorder(Recorder):
     """Recorder of a complete video or recording as one MP4."""
 
     def __init__(self, target: Path, frames_per_second: float, *, is_live: bool):
@@ -138,9 +121,6 @@ class VideoRecorder:
     def add(self, found: FrameDetections, draw: Draw) -> None:
         """Write a frame."""
         self._file.write(draw(), found.frame.seconds if self._is_live else None)
-
-    def interrupt(self) -> None:
-        """Wait for the next frame."""
 
     def complete(self) -> None:
         """Let the file appear."""

@@ -334,7 +334,7 @@ def print_summary(
         (f"{FOLDER}/suspects/suspects.html", "labels that are probably wrong"),
         ("model/report.html", "training report"),
         ("evaluation/report.html", "evaluation report"),
-        ("exported/artifacts.md", "exported files"),
+        ("exported/README.md", "exported files"),
     ):
         if (folds or not path.startswith(FOLDER)) and (measured_on or not path.startswith("evaluation")):
             print(f"  {folder / path}: {what}")

@@ -1,7 +1,7 @@
 """Masks as run lengths (RLE) of complete images, as in COCO's files and metrics, by pycocotools; masks within boxes."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -70,14 +70,14 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
 class DecodedMasks(Sequence[np.ndarray]):
     """The masks of N run lengths, [h, w] bool each, decoded on access: a hundred masks of a photo take gigabytes."""
 
-    def __init__(self, masks: Masks, turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
-        self._masks, self._turned = masks, turned
+    def __init__(self, masks: Masks):
+        self._masks = masks
 
     def __len__(self) -> int:
         return len(self._masks)
 
     def __getitem__(self, number: Any) -> Any:  # an integer; slices have no user
-        return self._turned(decoded(self._masks[number]))
+        return decoded(self._masks[number])
 
 
 def mask_areas(masks: Masks) -> np.ndarray:

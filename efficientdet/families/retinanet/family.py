@@ -176,11 +176,11 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
 
     def resize_rule(self, hparams: RetinaNetHyperparameters) -> "ResizeRule":
         """Return the resize rule: MLPerf's stretches images to one size; torchvision's keeps the aspect ratio."""
-        from dataset.input.resize import FitWithin, Stretch
+        from dataset.input.resize import fit_within, stretch
 
         if hparams.resize == "stretch":
-            return Stretch(hparams.input_size)
-        return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
+            return stretch(hparams.input_size)
+        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def augmentation(self, hparams: RetinaNetHyperparameters) -> "Augmentation":
         """Return the augmentation: resize and random horizontal flip."""

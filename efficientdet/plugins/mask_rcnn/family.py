@@ -183,11 +183,11 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
 
     def resize_rule(self, hparams: MaskRcnnHyperparameters) -> "ResizeRule":
         """Return the resize rule, which keeps the aspect ratio."""
-        from dataset.input.resize import FitWithin, Letterbox
+        from dataset.input.resize import fit_within, letterbox
 
         if hparams.resize == "letterbox":
-            return Letterbox(hparams.input_size)
-        return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
+            return letterbox(hparams.input_size)
+        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def augmentation(self, hparams: MaskRcnnHyperparameters) -> "Augmentation":
         """Return the augmentation: resize and random horizontal flip."""

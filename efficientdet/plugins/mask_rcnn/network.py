@@ -176,11 +176,7 @@ class RegionHeads:
     def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor) -> list[Tensor]:
         """Return class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)] per class."""
         pool = AlignedRegions(REGION_SIDE, self._image_size, self._pooling, name="roi_heads.box_roi_pool")
-        return self.of_box_features(pool([*levels, boxes]))
-
-    def of_box_features(self, features: Tensor) -> list[Tensor]:
-        """Return the same for features of regions [R, 7, 7, C]."""
-        features = self._flatten(features)
+        features = self._flatten(pool([*levels, boxes]))
         for layer in self._hidden:
             features = layer(features)
         return [self._classes(features), self._deltas(features)]
@@ -188,10 +184,7 @@ class RegionHeads:
     def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor) -> Tensor:
         """Return mask logits [R, 28, 28, K + 1] of the regions whose score [B, N] is above 0, see `AlignedRegions`."""
         pool = AlignedRegions(MASK_REGION_SIDE, self._image_size, self._pooling, name="roi_heads.mask_roi_pool")
-        return self.of_mask_features(pool([*levels, boxes, scores]))
-
-    def of_mask_features(self, features: Tensor) -> Tensor:
-        """Return mask logits [R, 28, 28, K + 1] of regions' features [R, 14, 14, C]."""
+        features = pool([*levels, boxes, scores])
         for layer in (*self._convolutions, self._upsampled):
             features = layer(features)
         return self._mask_logits(features)

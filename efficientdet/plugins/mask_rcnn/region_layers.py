@@ -7,7 +7,7 @@ masks are computed only for detections.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -47,9 +47,6 @@ from object_detection.onnx_nodes import (
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
-if TYPE_CHECKING:
-    from efficientdet.onnx_translation.graph import OnnxGraph
-
 _X_FIRST = np.array([1, 0, 3, 2])
 _NONE = np.float32(0)
 
@@ -80,7 +77,7 @@ class Proposals(keras.layers.Layer):
         slots = proposal_slots(self.grid.level_sizes, self.config)
         return KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "bool")
 
-    def add_to_onnx(self, graph: "OnnxGraph", inputs: Sequence[str], node: Any) -> list[str]:
+    def add_to_onnx(self, graph: Any, inputs: Sequence[str], node: Any) -> list[str]:
         """Add the layer; return boxes [B, P, 4] and their validity."""
         logits, deltas, sizes = map(graph.keras, inputs)
         grid, config = self.grid, self.config
@@ -167,7 +164,7 @@ class AlignedRegions(keras.layers.Layer):
         """Return the spec of `call`'s output."""
         return KerasTensor((None, self.side, self.side, inputs[0].shape[-1]), inputs[0].dtype)
 
-    def add_to_onnx(self, graph: "OnnxGraph", inputs: Sequence[str], node: Any) -> list[str]:
+    def add_to_onnx(self, graph: Any, inputs: Sequence[str], node: Any) -> list[str]:
         """Add the layer; return features of all regions, or of those with a score above 0."""
         has_scores = len(node.input_tensors[-1].shape) == 2
         *levels, boxes = inputs[:-1] if has_scores else inputs
@@ -243,7 +240,7 @@ class DetectedRegions(keras.layers.Layer):
             KerasTensor((None, slots), "int32"),
         )
 
-    def add_to_onnx(self, graph: "OnnxGraph", inputs: Sequence[str], node: Any) -> list[str]:
+    def add_to_onnx(self, graph: Any, inputs: Sequence[str], node: Any) -> list[str]:
         """Add the layer; return boxes [B, D, 4], scores [B, D] and classes [B, D]."""
         logits, deltas, boxes, valid, sizes = map(graph.keras, inputs)
         suppression, count = self.config, node.input_tensors[2].shape[1]
@@ -311,7 +308,7 @@ class MasksOfClasses(keras.layers.Layer):
         """Return the spec of `call`'s output."""
         return KerasTensor((None, inputs[1].shape[1], *inputs[0].shape[1:3]), "float32")
 
-    def add_to_onnx(self, graph: "OnnxGraph", inputs: Sequence[str], node: Any) -> list[str]:
+    def add_to_onnx(self, graph: Any, inputs: Sequence[str], node: Any) -> list[str]:
         """Add the layer; return probabilities [B, D, S, S] of the regions that `AlignedRegions` has selected."""
         logits, (scores, classes) = graph.image(inputs[0]), map(graph.keras, inputs[1:])
         count, side = node.outputs[0].shape[1:3]
@@ -355,7 +352,7 @@ def regions_to_compute(chosen: Tensor) -> Tensor:
     return ops.arange(ops.shape(chosen)[0], dtype="int32")
 
 
-def _levels_in_onnx(graph: "OnnxGraph", boxes: str, *, finest: int, count: int, slack: float) -> str:
+def _levels_in_onnx(graph: Any, boxes: str, *, finest: int, count: int, slack: float) -> str:
     """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
@@ -366,12 +363,12 @@ def _levels_in_onnx(graph: "OnnxGraph", boxes: str, *, finest: int, count: int, 
     return graph.add("Sub", [level, np.float32(finest)])
 
 
-def _places_in_onnx(graph: "OnnxGraph", chosen: str) -> str:
+def _places_in_onnx(graph: Any, chosen: str) -> str:
     """Return the indices [n] int64 of the True values of [N] bool."""
     return flat(graph, graph.add("NonZero", [chosen]))
 
 
-def _numbers_in_onnx(graph: "OnnxGraph", rows: str) -> str:
+def _numbers_in_onnx(graph: Any, rows: str) -> str:
     """Return 0 to N - 1 for N rows, int64."""
     count = graph.add("Squeeze", [graph.add("Slice", [graph.add("Shape", [rows]), np.array([0]), np.array([1])])])
     return graph.add("Range", [np.array(0), count, np.array(1)])

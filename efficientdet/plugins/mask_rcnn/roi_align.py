@@ -8,7 +8,6 @@ regions are weighted sums of 16 cells; of 4 cells with one sample per bin.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from keras import ops
@@ -37,14 +36,6 @@ class RegionPooling:
 
 
 TORCHVISION_POOLING = RegionPooling()
-
-
-def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings: Any) -> Tensor:
-    """Return `features_of_regions` of the boxes [B, N, 4] of each image: [B, N, size, size, C]."""
-    count = boxes.shape[1]
-    images = ops.arange(ops.shape(boxes)[0] * count, dtype="int32") // count
-    pooled = features_of_regions(levels, ops.reshape(boxes, (-1, 4)), images, **settings)
-    return ops.reshape(pooled, (-1, count, *pooled.shape[1:]))
 
 
 def features_of_regions(

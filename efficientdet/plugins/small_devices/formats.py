@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from efficientdet.exports.export_format import ExportFormat
 from efficientdet.exports.exported_file import NAMES, POSTPROCESSING, ExportedFile, file_content, postprocessing_file
+from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.runtimes import ModelContent
-from efficientdet.onnx_translation.quantization import CalibrationImages
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LitertInt8(Litert):
     """The network in int8, and a file for post-processing."""
 
     name, file, other_names = "litert-int8", "detector-int8.tflite", ("tflite-int8",)
-    calibrates, float32 = True, "litert"
+    calibrates = True
 
     def files(self, path: Path) -> list[Path]:
         """See `ExportFormat`."""
@@ -77,22 +77,20 @@ class LitertFullInt8(Litert):
     """The complete detector with uint8 input and in 8 bits, for Edge TPU and Frigate, with Frigate's configuration."""
 
     name, file, other_names = "litert-full-int8", "detector-full-int8.tflite", ("edgetpu", "coral")
-    calibrates, float32 = True, "litert"
+    calibrates = True
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
-        from efficientdet.plugins.small_devices.frigate import write_frigate_files
-        from efficientdet.plugins.small_devices.full_integer import write_full_integer
+        from efficientdet.plugins.small_devices.full_integer import write_frigate_files, write_full_integer
 
         assert calibration is not None
         write_full_integer(restored, path, calibration)
-        write_frigate_files(restored, path)
+        _, config_file, labels_file = self.files(path)
+        write_frigate_files(restored, path, config_file=config_file, labels_file=labels_file)
 
     def files(self, path: Path) -> list[Path]:
         """See `ExportFormat`."""
-        from efficientdet.plugins.small_devices.frigate import frigate_files
-
-        return [path, *frigate_files(path)]
+        return [path, path.with_name("frigate.yaml"), path.with_name("numbered_labels.txt")]
 
 
 class Web(ExportFormat):
@@ -104,7 +102,7 @@ class Web(ExportFormat):
 
     def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
         """See `ExportFormat`."""
-        from efficientdet.plugins.small_devices.web_page import write_web_page
+        from efficientdet.plugins.small_devices.image_model import write_web_page
 
         write_web_page(restored, path)
 
@@ -123,7 +121,7 @@ class Cvat(Web):
 
     def write(self, restored: "Restored", path: Path, calibration: Any = None) -> None:
         """See `ExportFormat`."""
-        from efficientdet.plugins.small_devices.cvat_function import write_cvat_function
+        from efficientdet.plugins.small_devices.image_model import write_cvat_function
 
         write_cvat_function(restored, path)
 

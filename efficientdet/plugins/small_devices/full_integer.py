@@ -13,20 +13,23 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tensorflow as tf
+import yaml
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.tools import flatbuffer_utils
 
+from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.exported_file import ArtifactMetadata
-from efficientdet.onnx_translation.quantization import CalibrationImages
+from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.plugins.small_devices.litert_files import converted, write_with_files
 from model.bifpn import NearestResize
 from model.detection_model import DetectionModel
 from model.folding import folded
 from object_detection.structures import DETECTIONS, Tensor
+from program_support.atomic_files import write_text
 
 # The input is quantized as (pixel - 127) / 128, EfficientDet-Lite's normalization.
 PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0
@@ -206,3 +209,54 @@ def _written(builder: flatbuffers.Builder, value: Any) -> int:
         else:
             builder.PrependUOffsetTRelativeSlot(slot, entry, 0)
     return builder.EndObject()
+
+
+_CONFIG = """\
+# Frigate's configuration for {file}. Copy that file and {labels} to Frigate's
+# folder /config, and these sections to its config.yml. For a Coral, compile the file with edgetpu_compiler, name the
+# result in model.path, and write detectors: {{coral: {{type: edgetpu, device: usb}}}}.
+{comments}
+detectors:
+  cpu:
+    type: cpu
+model:
+  path: /config/{file}
+  labelmap_path: /config/{labels}
+  model_type: ssd
+  width: {width}
+  height: {height}
+  input_tensor: nhwc
+  input_pixel_format: rgb
+"""
+
+
+def write_frigate_files(restored: Restored, path: Path, *, config_file: Path, labels_file: Path) -> None:
+    """Write Frigate's configuration for an exported file, and the numbered labels.
+
+    Frigate takes the score of a detection from `min_score`, and of an object, the median of its last detections, from
+    `threshold`. Both are the class's stored threshold: an object counts if most of its detections would be shown.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    description = restored.description
+    classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
+    height, width = restored.detector.image_size
+    objects: dict[str, Any] = {"track": [*classes.names]}
+    comments = [
+        "# The model stores no score thresholds, so Frigate's own apply; eval.py --store_thresholds stores them."
+    ]
+    if description.score_thresholds:
+        comments = [f"# min_score and threshold: {thresholds.source}.", "# Frigate reads no score below 0.4."]
+        lowest = {
+            name: round(thresholds.by_category.get(number, thresholds.overall), 4)
+            for number, name in zip(classes.category_ids, classes.names, strict=True)
+        }
+        objects["filters"] = {name: {"min_score": score, "threshold": score} for name, score in lowest.items()}
+    if width != height:
+        comments.append("# Frigate stretches its square regions to this input: train with a square one for it.")
+    config = _CONFIG.format(
+        file=path.name, labels=labels_file.name, width=width, height=height, comments="\n".join(comments)
+    )
+    write_text(labels_file, "".join(f"{number} {name}\n" for number, name in enumerate(classes.names)))
+    write_text(config_file, config + yaml.safe_dump({"objects": objects}, sort_keys=False, allow_unicode=True))

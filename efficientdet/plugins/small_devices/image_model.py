@@ -1,43 +1,45 @@
 """An ONNX model that detects in one image of any size: it includes resizing, with the pixels of `host_resize`."""
 
+import json
+import re
+import tarfile
+from functools import partial
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
+from dataset.input.resize import host_resize
 from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detect, rows_of_image
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.model import INPUTS, added_outputs, assembled
+from efficientdet.serving.pages import model_description, static_page
+from efficientdet.weights.downloads import cache_folder, cached_file
 from model.detection_model import DetectionModel
 from object_detection.coco.results import DetectionRows
-from object_detection.onnx_nodes import clipped
+from object_detection.onnx_nodes import Graph
 from object_detection.structures import DETECTIONS
+from program_support.atomic_files import write_bytes, write_text
+from program_support.plugins import load_plugin
 
 MODEL = "detector.onnx"  # name of the file in a folder
 _CHANNELS = 3
 
 
-def image_model(detector: DetectionModel, resize: HostResize) -> onnx.ModelProto:
-    """Return a model that detects in one image of any size: it includes `resize`.
-
-    The input is `image` [h, w, 4] uint8, RGBA as in a canvas of a web page. The outputs are `DETECTIONS` as those of
-    `onnx_model`, but with boxes in pixels of the image and clipped to it. Masks are left out.
+def image_model(detector: DetectionModel, resize: HostResize) -> Any:
+    """Return the ONNX model that detects in one image of any size, `image` [h, w, 4] uint8; see `onnx_model`.
 
     Raises:
         InputError: as `onnx_model` does.
     """
-    graph = OnnxGraph()
-    scales = add_resize(graph, resize, "image", images=INPUTS[0], sizes=INPUTS[1])
-    detections = added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1], last_pixel=False)
-    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
-    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
-    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
-    return assembled(graph, detector, outputs, inputs=[image])
+    add = partial(add_resize, rule=resize, image="image", images="images", sizes="sizes")
+    return load_plugin("efficientdet.onnx", "model")(detector, add_resize=add)
 
 
 def image_model_detector(folder: Path, description: Description) -> Detect:
@@ -58,7 +60,7 @@ def image_model_detector(folder: Path, description: Description) -> Detect:
     return lambda images: [rows(image) for image in images]
 
 
-def add_resize(graph: OnnxGraph, rule: HostResize, image: str, *, images: str, sizes: str) -> str:
+def add_resize(graph: Graph, *, rule: HostResize, image: str, images: str, sizes: str) -> str:
     """Add the rule for `image` [h, w, 3 or more] uint8, of any size; channels after the third are dropped.
 
     It defines the tensors `images` [1, H, W, 3] uint8 and `sizes` [1, 2] int32, the valid area. Return the scales [2]
@@ -79,7 +81,7 @@ def add_resize(graph: OnnxGraph, rule: HostResize, image: str, *, images: str, s
     return scales
 
 
-def _scaled_size(graph: OnnxGraph, rule: HostResize, source: str) -> str:
+def _scaled_size(graph: Graph, rule: HostResize, source: str) -> str:
     """Add `HostResize.scaled_size` of [2] float32: [2] int32."""
     if rule.kind == "stretch":
         return graph.add("Identity", [np.array(rule.size, np.int32)])
@@ -95,7 +97,7 @@ def _scaled_size(graph: OnnxGraph, rule: HostResize, source: str) -> str:
     return graph.add("Min", [graph.add("Max", [size, np.int32(1)]), np.array(limits, np.int32)])
 
 
-def _interpolated(graph: OnnxGraph, image: str, source: str, scaled: str, scales: str, rule: HostResize) -> str:
+def _interpolated(graph: Graph, image: str, source: str, scaled: str, scales: str, rule: HostResize) -> str:
     """Interpolate bilinearly, first along rows: float32 [h', w', C]. Only the pixels that are needed become floats."""
     places = [_neighbors(graph, rule, *_elements(graph, axis, scaled, source, scales)) for axis in (0, 1)]
     (top, bottom, down), (left, right, across) = places
@@ -110,12 +112,12 @@ def _interpolated(graph: OnnxGraph, image: str, source: str, scaled: str, scales
     return _between(graph, row(top), row(bottom), graph.add("Reshape", [down, np.array([-1, 1, 1])]))
 
 
-def _elements(graph: OnnxGraph, axis: int, *tensors: str) -> list[str]:
+def _elements(graph: Graph, axis: int, *tensors: str) -> list[str]:
     """Return the element of each tensor [2] as float32 []."""
     return [graph.cast(graph.add("Gather", [tensor, np.array(axis)]), "float32") for tensor in tensors]
 
 
-def _neighbors(graph: OnnxGraph, rule: HostResize, count: str, source: str, scale: str) -> tuple[str, str, str]:
+def _neighbors(graph: Graph, rule: HostResize, count: str, source: str, scale: str) -> tuple[str, str, str]:
     """Return the pixels before and after each position, int64, and the distance from the one before: [count] each."""
     places = graph.add("Range", [np.float32(0), count, np.float32(1)])
     if rule.half_pixel_centers:
@@ -132,11 +134,11 @@ def _neighbors(graph: OnnxGraph, rule: HostResize, count: str, source: str, scal
     return first, second, graph.add("Sub", [places, lower])
 
 
-def _between(graph: OnnxGraph, first: str, second: str, distance: str) -> str:
+def _between(graph: Graph, first: str, second: str, distance: str) -> str:
     return graph.add("Add", [first, graph.add("Mul", [graph.add("Sub", [second, first]), distance])])
 
 
-def _antialiased(graph: OnnxGraph, image: str, source: str, scaled: str, scales: str, rule: HostResize) -> str:
+def _antialiased(graph: Graph, image: str, source: str, scaled: str, scales: str, rule: HostResize) -> str:
     """Resample with a triangle filter as wide as an output pixel: float32 [h', w', C]."""
     channels = graph.add("Shape", [image], start=2)
     floats = graph.add("Unsqueeze", [graph.cast(image, "float32"), np.array([0])])
@@ -150,3 +152,117 @@ def _antialiased(graph: OnnxGraph, image: str, source: str, scaled: str, scales:
         coordinate_transformation_mode="half_pixel" if rule.half_pixel_centers else "asymmetric",
     )
     return graph.add("Squeeze", [resized, np.array([0])])
+
+
+# Its SHA-512 is the one in npm's registry, which begins with q0y+JrrtukXSzsBW in base64.
+RUNTIME = PublishedFile(
+    "onnxruntime-web-1.30.0.tgz",
+    33_106_585,
+    "ONNX Runtime Web",
+    "",
+    site="https://registry.npmjs.org/onnxruntime-web/-",
+    sha256="d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
+)
+# Name in the folder -> in the package. Some servers do not know the suffix .mjs.
+_RUNTIME_FILES = {
+    "onnxruntime.js": "package/dist/ort.wasm.bundle.min.mjs",
+    "ort-wasm-simd-threaded.wasm": "package/dist/ort-wasm-simd-threaded.wasm",
+}
+
+
+def write_web_page(restored: Restored, folder: Path) -> None:
+    """Write the page, the model and ONNX Runtime Web, which is downloaded once, to a folder.
+
+    Raises:
+        InputError: the runtime cannot be downloaded or the detector has no translation to ONNX; OSError of the
+            disk.
+    """
+    runtime = cached_file(RUNTIME, cache_folder())
+    model = image_model(restored.detector, host_resize(restored.resize))
+    description = restored.description
+    threshold = ScoreThresholds.stored_in(description).overall
+    about = model_description(description.model_name, ClassNames.from_categories(description.categories), threshold)
+    page, worker = static_page(threshold)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / MODEL, model.SerializeToString(), flush=True)
+    with tarfile.open(runtime) as package:
+        for name, member in _RUNTIME_FILES.items():
+            if content := package.extractfile(member):
+                write_bytes(folder / name, content.read(), flush=True)
+    for name, text in (("model.json", json.dumps(about)), ("worker.js", worker), ("index.html", page)):
+        write_bytes(folder / name, text.encode(), flush=True)
+
+
+_FUNCTION = """\
+# Written by export.py for CVAT's automatic annotation.
+# nuctl deploy --project-name cvat --path FOLDER --file FOLDER/function.yaml --platform local
+metadata:
+  name: {identifier}
+  namespace: cvat
+  annotations:
+    name: {title}
+    type: detector
+    framework: onnx
+    spec: |
+      [
+        {labels}
+      ]
+spec:
+  description: {title}
+  runtime: python:3.10
+  handler: main:handler
+  eventTimeout: 30s
+  build:
+    image: cvat.{identifier}
+    baseImage: ubuntu:22.04
+    directives:
+      preCopy:
+      - kind: USER
+        value: root
+      - kind: RUN
+        value: apt-get update && apt-get install --no-install-recommends -y python3-pip
+      - kind: RUN
+        value: pip install --no-cache-dir onnxruntime numpy pillow
+      - kind: RUN
+        value: ln -s /usr/bin/python3 /usr/bin/python
+      - kind: WORKDIR
+        value: /opt/nuclio
+  triggers:
+    myHttpTrigger:
+      numWorkers: 1
+      kind: http
+      workerAvailabilityTimeoutMilliseconds: 10000
+      attributes:
+        maxRequestBodySize: 33554432 # 32 MB
+  platform:
+    attributes:
+      restartPolicy:
+        name: always
+        maximumRetryCount: 3
+      mountMode: volume
+"""
+
+
+def write_cvat_function(restored: Restored, folder: Path) -> None:
+    """Write function.yaml, main.py and a model that includes resizing, with its classes and their thresholds.
+
+    Raises:
+        InputError: the detector has no translation to ONNX; OSError of the disk.
+    """
+    description = restored.description
+    classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
+    lowest = [thresholds.by_category.get(number, thresholds.overall) for number in classes.category_ids]
+    model = image_model(restored.detector, host_resize(restored.resize))
+    helper.set_model_props(model, {"classes": json.dumps([*zip(classes.names, lowest, strict=True)])})
+    labels = [
+        json.dumps({"id": number, "name": name, "type": "rectangle"}) for number, name in enumerate(classes.names)
+    ]
+    function = _FUNCTION.format(
+        identifier=re.sub(r"[^a-z0-9]+", "-", description.model_name.lower()).strip("-"),
+        title=json.dumps(description.model_name),
+        labels=",\n        ".join(labels),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / MODEL, model.SerializeToString(), flush=True)
+    write_text(folder / "main.py", resources.files(__package__).joinpath("cvat_handler.py").read_text("utf-8"))
+    write_text(folder / "function.yaml", function)

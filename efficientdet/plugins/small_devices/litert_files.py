@@ -20,7 +20,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.exports.exported_file import POSTPROCESSING, ArtifactMetadata, postprocessing_file
 from efficientdet.exports.saved_model import FOR_INFERENCE, without_gradient_warnings
-from efficientdet.onnx_translation.quantization import CalibrationImages
+from efficientdet.inference.calibration import CalibrationImages
 from model.detection_model import DetectionModel
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import DETECTIONS

@@ -150,9 +150,9 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     def resize_rule(self, hparams: SsdHyperparameters) -> "ResizeRule":
         """Return the resize rule: stretch to one size, antialiased as in Pillow."""
-        from dataset.input.resize import Stretch
+        from dataset.input.resize import stretch
 
-        return Stretch(hparams.input_size, antialias=True)
+        return stretch(hparams.input_size, antialias=True)
 
     def augmentation(self, hparams: SsdHyperparameters) -> "Augmentation":
         """Return the augmentation: random crop and horizontal flip."""

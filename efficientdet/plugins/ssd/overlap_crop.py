@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.input.augmentation import Cropping
+from dataset.input.augmentation import Augmentation
 from dataset.input.crop import Crop, crop_boxes, decode_window
 from object_detection.structures import Tensor
 
@@ -19,7 +19,7 @@ _AT_ONCE, _MOST_TIMES = 16, 60
 
 
 @dataclass(frozen=True)
-class OverlapCrop(Cropping):
+class OverlapCrop(Augmentation):
     """One of seven options: the full image, or a random part whose IoU with every object is above 0.1, 0.3, .. or any.
 
     A part is drawn `tries` times; if none fits, another option is drawn. Objects whose center is strictly inside are

@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame, utc_text
 from efficientdet.prediction.inputs import shown_source
-from efficientdet.prediction.video_files import Draw, VideoFile
+from efficientdet.prediction.video_files import Draw, Recorder, VideoFile
 from efficientdet.prediction.video_source import VideoSource
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import printable
@@ -24,7 +24,7 @@ _MAX_EARLIER_BYTES = 200_000_000
 _JPEG_QUALITY = 95
 
 
-class EventRecorder:
+class EventRecorder(Recorder):
     """Recorder of an MP4 and a JSON file for each event.
 
     An event begins with the first frame that has a detection and ends when no frame had one for `seconds`. Its clip

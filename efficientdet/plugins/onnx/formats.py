@@ -11,9 +11,9 @@ from dataset.files.xml_files import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.runtime_environment import kept_signal_stack
 from efficientdet.exports.exported_file import NAMES, ArtifactMetadata, ExportedFile, file_content
+from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.runtimes import ModelContent, Network
-from efficientdet.onnx_translation.quantization import CalibrationImages
 from program_support.atomic_files import unfinished_folder, write_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Onnx(ExportedFile):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model that is written."""
-        from efficientdet.onnx_translation.model import onnx_model
+        from efficientdet.plugins.onnx.model import onnx_model
 
         return onnx_model(restored.detector, detects=True)
 
@@ -64,11 +64,11 @@ class OnnxInt8(Onnx):
     """The complete detector with convolutions in int8, for OpenVINO."""
 
     name, file, other_names = "onnx-int8", "detector-int8.onnx", ("int8",)
-    needs, float32, calibrates = "openvino", "openvino", True
+    needs, calibrates = "openvino", True
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the quantized model."""
-        from efficientdet.onnx_translation.quantization import last_convolutions, quantized
+        from efficientdet.plugins.onnx.quantization import last_convolutions, quantized
 
         assert calibration is not None
         model = super().model(restored, calibration)
@@ -83,7 +83,7 @@ class OnnxRaw(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the network."""
-        from efficientdet.onnx_translation.model import onnx_model
+        from efficientdet.plugins.onnx.model import onnx_model
 
         return onnx_model(restored.detector)
 
@@ -156,3 +156,6 @@ def _stored_props(model: bytes) -> dict[str, str]:
     except IndexError as error:
         raise ValueError("ends in the middle of a field") from error
     return props
+
+
+ONNX, ONNX_RAW, ONNX_INT8, OPENVINO = Onnx(), OnnxRaw(), OnnxInt8(), OpenVino()

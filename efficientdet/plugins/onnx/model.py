@@ -4,7 +4,7 @@ The model computes the network's outputs from uint8 images. It includes normaliz
 convolutions. `object_detection.suppression.host_suppression` post-processes the outputs of a dense detector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -12,10 +12,11 @@ import onnx
 from keras import ops
 from onnx import TensorProto, helper
 
-from efficientdet.onnx_translation.graph import OnnxGraph
-from efficientdet.onnx_translation.layers import add_network
+from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.layers import add_network
 from model.detection_model import DetectionModel
-from object_detection.onnx_nodes import Output
+from object_detection.onnx_nodes import Output, clipped
+from object_detection.structures import DETECTIONS
 from program_support.errors import InputError
 
 OPSET = 18
@@ -23,7 +24,13 @@ INPUTS = ("images", "sizes")
 _LARGEST_DIFFERENCE = 1e-4  # share of the largest value
 
 
-def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
+def onnx_model(
+    detector: DetectionModel,
+    *,
+    for_onnxruntime: bool = False,
+    detects: bool = False,
+    add_resize: Callable[[OnnxGraph], str] | None = None,
+) -> onnx.ModelProto:
     """Return a model with the inputs `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32, for any B.
 
     The outputs of a dense detector are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the
@@ -39,14 +46,27 @@ def onnx_model(detector: DetectionModel, *, for_onnxruntime: bool = False, detec
     `class_logits` is then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and
     a Reshape would copy them.
 
+    add_resize: defines `images` and `sizes` of one image in the graph from `image` [h, w, 4] uint8, RGBA as in a canvas
+    of a web page, and returns the scales [2], pixels of the image per pixel of the input. The input is then `image`,
+    and the outputs are `DETECTIONS` with boxes in its pixels and clipped to it. Masks are left out.
+
     Raises:
         InputError: for a layer without a translation (see `OnnxGraph`).
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
-    return assembled(graph, detector, added_outputs(graph, detector, detects=detects))
+    if add_resize is None:
+        usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
+        return _assembled(graph, detector, _added_outputs(graph, detector, detects=detects), inputs=usual)
+    scales = add_resize(graph)
+    detections = _added_outputs(graph, detector, detects=True)
+    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1], last_pixel=False)
+    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
+    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
+    return _assembled(graph, detector, outputs, inputs=[image])
 
 
-def added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) -> dict[str, Output]:
+def _added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) -> dict[str, Output]:
     """Add normalization, network and, with `detects`, post-processing; return the outputs of `onnx_model`."""
     pixels = _add_normalization(graph, detector, images=INPUTS[0], sizes=INPUTS[1])
     tensors = add_network(graph, detector.network, [pixels, INPUTS[1]][: len(detector.network.inputs)])
@@ -54,24 +74,23 @@ def added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) 
     return outputs or detector.postprocessing.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
 
 
-def assembled(
+def _assembled(
     graph: OnnxGraph,
     detector: DetectionModel,
     outputs: Mapping[str, Output],
     *,
-    inputs: Sequence[onnx.ValueInfoProto] = (),
+    inputs: Sequence[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
-    """Return the checked model of a graph with these outputs; inputs: others than `images` and `sizes`."""
+    """Return the checked model of a graph with these inputs and outputs."""
     for name, output in outputs.items():
         graph.call_output(output.tensor, name)
     nodes = graph.nodes(list(outputs))
-    usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(
         helper.make_graph(
             nodes,
             detector.network.name,
-            inputs or usual,
+            inputs,
             [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
             graph.initializers(nodes),
         ),

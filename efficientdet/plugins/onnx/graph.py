@@ -89,7 +89,14 @@ class OnnxGraph:
         return self.add("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def loop(self, body: "OnnxGraph", *, most: int, states: Sequence[LoopState], condition: str) -> list[str]:
-        """Add a Loop; see `object_detection.onnx_nodes.Graph`."""
+        """Run `body` at most `most` times, at least once, and return the states after the last run.
+
+        Args:
+            body: made by `inner`; reads the states by their names.
+            most: maximum number of runs.
+            states: tensors that a run changes.
+            condition: the body's tensor, bool [], that is False after the last run.
+        """
         value, prefix = helper.make_tensor_value_info, body._prefix
         kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype)) for state in states]
         nodes = body.nodes([condition, *(state.next for state in states)])
@@ -111,7 +118,10 @@ class OnnxGraph:
         return self.add_several("Loop", inputs, len(states), body=content)
 
     def choose(self, condition: str, tensors: Sequence[str], other: "OnnxGraph", others: Sequence[str]) -> list[str]:
-        """Add an If; see `object_detection.onnx_nodes.Graph`."""
+        """Return `tensors` of this graph where `condition`, bool [], is True, else `others`.
+
+        `other`, made by `inner`, computes `others`, and runs only if the condition is False.
+        """
         these = self.inner(f"{other._prefix}not")
         branches = [(these, [these.add("Identity", [tensor]) for tensor in tensors]), (other, others)]
         contents = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from efficientdet.onnx_translation.graph import Convolved, OnnxGraph
+from efficientdet.plugins.onnx.graph import Convolved, OnnxGraph
 from program_support.errors import InputError
 
 _ACTIVATIONS = {
@@ -136,16 +136,6 @@ def padded(graph, layer, inputs, node) -> str:
     return graph.add_image(
         "Pad", [graph.image(inputs[0]), np.array([0, 0, top, left, 0, 0, bottom, right]), np.float32(0)]
     )
-
-
-def upsampled(graph, layer, inputs, node) -> str:
-    """Add keras.layers.UpSampling2D with nearest interpolation."""
-    if layer.interpolation != "nearest":
-        raise InputError(
-            f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
-            "interpolation; expected nearest"
-        )
-    return _repeated(graph, graph.image(inputs[0]), layer.size)
 
 
 def reshaped(graph, layer, inputs, node) -> str:

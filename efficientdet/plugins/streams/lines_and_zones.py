@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,9 @@ _NUMBER = re.compile(r"\d{1,6}(\.\d{0,6})?|\.\d{1,6}", re.ASCII)
 _NAME = re.compile(r"[^\W_][\w .-]{0,39}")
 _MARGIN = 0.1  # distance from a line, in sides of an object, below which its box may tremble without being counted
 _MOST_CORNERS = 100
+_LINE_COLOR, _EDGE_COLOR = (255, 225, 0), (0, 0, 0)  # RGB
+_LINE_FRACTION, _FONT_FRACTION = 1 / 160, 1 / 28  # shares of the frame's shorter side
+_SMALLEST_FONT = 10  # pixels
 
 
 @dataclass
@@ -163,22 +165,6 @@ class Zone:
         return crossed
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrackSettings:
-    """Settings of what is counted and written of the tracks of each video.
-
-    Attributes:
-        lines, zones: see `TrackCounts`.
-        formats: those of `TRACK_FORMATS` that are written.
-        folder: the folder of the track files.
-    """
-
-    lines: Sequence[str] = ()
-    zones: Sequence[str] = ()
-    formats: Sequence[str] = ()
-    folder: Path = Path()
-
-
 class TrackCounts:
     """Counts of the tracked objects of one video that cross lines and enter zones.
 
@@ -239,6 +225,21 @@ class TrackCounts:
             one.update(centers, sides, rows.track_ids.tolist(), classes)
             one.forget(live_ids)
 
+    def drawn(self, pixels: np.ndarray) -> np.ndarray:
+        """Return a frame [h, w, 3] uint8 with lines, zones and counts."""
+        if not self.all:
+            return pixels
+        canvas = Image.fromarray(pixels)
+        draw, side = ImageDraw.Draw(canvas), min(canvas.size)
+        width = max(2, round(side * _LINE_FRACTION))
+        font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
+        for one in self.all:
+            corners = [(float(x), float(y)) for x, y in one.points]
+            draw.line([*corners, corners[0]], fill=_LINE_COLOR, width=width)
+            x, y = one.points.mean(axis=0).tolist()
+            draw.text((x, y), one.short_text(), _LINE_COLOR, font, "mm", stroke_width=width, stroke_fill=_EDGE_COLOR)
+        return np.asarray(canvas)
+
     def to_json(self) -> dict[str, Any]:
         """Return all counts by class."""
         return {"lines": [one.to_json() for one in self.lines], "zones": [one.to_json() for one in self.zones]}
@@ -277,42 +278,3 @@ def _cross(first: np.ndarray, second: np.ndarray) -> Any:
 def _by_class(counts: Counter[str]) -> str:
     listed = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     return f"{counts.total()} ({listed})" if listed else "0"
-
-
-_LINE_COLOR, _TEXT_COLOR = (255, 225, 0), (0, 0, 0)  # RGB
-_LINE_FRACTION, _FONT_FRACTION = 1 / 160, 1 / 28  # shares of the frame's shorter side
-_SMALLEST_FONT = 10  # pixels
-_ARROW = 10  # length of the arrow at a line, in widths of the line
-
-
-def with_counts(pixels: np.ndarray, counts: TrackCounts) -> np.ndarray:
-    """Return a frame [h, w, 3] uint8 with lines, zones and counts. An arrow at a line points to where `in` leads."""
-    if not counts.all:
-        return pixels
-    canvas = Image.fromarray(pixels)
-    draw, side = ImageDraw.Draw(canvas), min(canvas.size)
-    width = max(2, round(side * _LINE_FRACTION))
-    font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
-    for one in counts.all:
-        corners = [(float(x), float(y)) for x, y in one.points]
-        if isinstance(one, CountLine):
-            draw.line(corners, fill=_LINE_COLOR, width=width)
-            _draw_arrow(draw, one.points, width=width)
-            anchor = one.points.mean(axis=0)
-        else:
-            draw.polygon(corners, outline=_LINE_COLOR, width=width)
-            anchor = one.points.min(axis=0)
-        left, _, right, bottom = draw.textbbox((0, 0), one.short_text(), font=font)
-        size = np.array([right - left + 2 * width, bottom + 2 * width])
-        x, y = np.clip(anchor + width, 0, np.maximum(np.array(canvas.size) - size, 0))
-        draw.rectangle((x, y, x + size[0], y + size[1]), fill=_LINE_COLOR)
-        draw.text((x + width, y + width), one.short_text(), font=font, fill=_TEXT_COLOR)
-    return np.asarray(canvas)
-
-
-def _draw_arrow(draw: ImageDraw.ImageDraw, points: np.ndarray, *, width: int) -> None:
-    along = (points[1] - points[0]) / np.hypot(*(points[1] - points[0]))
-    right = np.array([-along[1], along[0]])
-    foot = points[0] + 0.25 * (points[1] - points[0])
-    corners = foot - along * width * 4, foot + along * width * 4, foot + right * width * _ARROW
-    draw.polygon([(float(x), float(y)) for x, y in corners], fill=_LINE_COLOR)

@@ -1,73 +1,19 @@
-"""Calibration images, and quantization of an exported network's convolutions to int8."""
+"""Quantization of an exported network's convolutions to int8."""
 
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-from dataset.files.image_files import read_image
-from dataset.files.pixel_values import value_range_for
-
-if TYPE_CHECKING:
-    import onnx
-
-    from dataset.input.host_resize import HostResize
-    from dataset.input.resize import ResizeRule
-    from dataset.records.record_index import RecordIndex
-
-_MAX_IMAGES = 100  # ranges of activations change little after some dozens
-
-
-@dataclass(frozen=True)
-class CalibrationImages:
-    """Named images that are read lazily; they can be iterated repeatedly."""
-
-    names: tuple[str, ...]
-    read: Callable[[], Iterator[np.ndarray]]  # uint8 [h, w, 3] each
-
-    def inputs(self, resize: "ResizeRule | HostResize") -> Iterator[dict[str, np.ndarray]]:
-        """Yield the network's inputs of each image, with batch size 1."""
-        for pixels in self.read():
-            image, size, _ = (np.asarray(part)[None] for part in resize(pixels))
-            yield {"images": image, "sizes": size}
-
-
-def calibration_of_files(paths: Sequence[str], *, most: int = _MAX_IMAGES) -> CalibrationImages:
-    """Return up to `most` image files, evenly spaced. Reading raises InputError for a file that is no image."""
-    chosen = tuple(paths[number] for number in _evenly_spaced(len(paths), most))
-
-    def read() -> Iterator[np.ndarray]:
-        value_range = value_range_for(chosen)
-        return (read_image(path, value_range=value_range) for path in chosen)
-
-    return CalibrationImages(chosen, read)
-
-
-def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationImages:
-    """Return up to `most` images of records, evenly spaced."""
-    from dataset.input.pipeline import original_images
-
-    numbers = _evenly_spaced(len(index), most)
-    return CalibrationImages(
-        tuple(f"record {number}" for number in numbers),
-        lambda: (image.pixels for image in original_images(index, numbers)),
-    )
-
-
-def _evenly_spaced(count: int, most: int) -> list[int]:
-    chosen = min(count, most)
-    return [number * count // chosen for number in range(chosen)]
+import onnx
 
 
 def quantized(
-    model: "onnx.ModelProto", inputs: Iterable[Mapping[str, np.ndarray]], *, narrow: bool, exact: Sequence[str] = ()
-) -> "onnx.ModelProto":
+    model: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]], *, narrow: bool, exact: Sequence[str] = ()
+) -> onnx.ModelProto:
     """Quantize a model of `onnx_model`: uint8 inputs and int8 kernels of convolutions, as nodes that runtimes fuse.
 
     It is faster on CPUs with VNNI, with a lower AP. The range of an input is determined on `inputs` (see
@@ -75,7 +21,6 @@ def quantized(
     convolutions and the nodes in `exact`, stays float32. narrow: 7-bit kernels, for x86 CPUs on which the sums would
     saturate (`sums_of_bytes_saturate`).
     """
-    import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     values = iter(inputs)
@@ -105,7 +50,7 @@ def quantized(
     return quantized_model
 
 
-def _sort_nodes(graph: "onnx.GraphProto") -> None:
+def _sort_nodes(graph: onnx.GraphProto) -> None:
     """Place each node after those whose outputs it reads, also in its bodies, which OpenVINO requires.
 
     The quantizer sorts by the inputs outside the bodies only.
@@ -120,7 +65,7 @@ def _sort_nodes(graph: "onnx.GraphProto") -> None:
     graph.node.extend(nodes[number] for number in TopologicalSorter(read).static_order())
 
 
-def inputs_with_bodies(node: "onnx.NodeProto") -> Iterator[str]:
+def inputs_with_bodies(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the inputs of a node and of the nodes in its bodies, such as a Loop's."""
     yield from node.input
     for attribute in node.attribute:
@@ -128,7 +73,7 @@ def inputs_with_bodies(node: "onnx.NodeProto") -> Iterator[str]:
             yield from inputs_with_bodies(inner)
 
 
-def last_convolutions(model: "onnx.ModelProto") -> list[str]:
+def last_convolutions(model: onnx.ModelProto) -> list[str]:
     """Return the names of the convolutions between which and the outputs there is no other convolution."""
     made_by = {output: node for node in model.graph.node for output in node.output}
     names, seen, waiting = [], set(), [output.name for output in model.graph.output]
