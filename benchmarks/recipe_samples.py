@@ -12,7 +12,7 @@ from recipe_tables import MEASURES
 from dataset.records.record_index import index_records
 from efficientdet.configuration.flag_paths import class_names_for, records_of
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.other_detections import OtherDetections
+from efficientdet.evaluation.other_detections import read_results
 from object_detection.coco.bootstrap import RESAMPLES, multiplicities, resampled
 from object_detection.coco.measures import MEASURE_NAMES
 from program_support.atomic_files import write_text
@@ -26,8 +26,7 @@ def main() -> None:
     records = records_of(options.records, "records")
     index, class_names = index_records(records), class_names_for(records, json_file=None)
     evaluator = read_evaluator(index, class_names, json_file=None)
-    detections = OtherDetections(path=options.results, kind="results")
-    comparison = evaluator.compare(detections.rows(index, evaluator.ground_truth, class_names=class_names))
+    comparison = evaluator.compare(read_results(options.results, index, evaluator.ground_truth, class_names))
     images = len(comparison.image_ids)
     samples = resampled(comparison, multiplicities(images, RESAMPLES, seed=images)).numbers.round(6)
     values = {measure: samples[MEASURE_NAMES.index(measure)].tolist() for measure in MEASURES}

@@ -59,6 +59,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "torch": "efficientdet.plugins.torch_weights.torch_files:READER",
     },
     "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
+    "efficientdet.label_checks": {"suspects": "efficientdet.plugins.labeling.suspect_page:write_suspects"},
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {

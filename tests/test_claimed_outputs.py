@@ -230,8 +230,7 @@ def _convert(place, out):
 PROGRAMS = {
     _train: "config.json classes.json report.html metrics-1.json metrics-final.json provenance.json "
     f"emackpt-final/saved_model.pb {TESTDEV_FILE_NAME}",
-    _evaluate: "photo.jpg report.html report.json suspects.html suspects.json proposed.json label_studio.json "
-    f"label_studio.xml {TESTDEV_FILE_NAME}",
+    _evaluate: f"photo.jpg report.html report.json suspects.html suspects.json proposed.json {TESTDEV_FILE_NAME}",
     _compare: "compare.html compare.json",
     _examine: "doctor.html doctor.json",
     _export: "README.md detector.onnx artifacts.json provenance.json "

@@ -342,8 +342,6 @@ eval EVAL --batch_size | 0 99999999999999999999
 eval EVAL --eval_samples | -1
 eval EVAL --max_bad_fraction | -1 1.5 nan
 eval EVAL --bootstrap | -1
-eval EVAL --miss_rate | nan 0 1
-eval EVAL --confidence | nan 0 1
 infer INFER --batch_size | 0
 infer INFER --min_score_thresh | nan -1 2
 infer INFER --max_boxes_to_draw | -1 0

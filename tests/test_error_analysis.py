@@ -144,12 +144,12 @@ def test_crowds_are_not_in_the_confusion():
     assert analysis.reliability.counts.sum() == 2
 
 
-def test_worst_images():
+def test_errors_of_images():
     """Image 1: a cat missed, two wrong. Image 0: a dog missed, two wrong. Image 2: none above the thresholds."""
     analysis = analysis_of(ground_truth(OBJECTS, images=(0, 1, 2)), detections(FOUND, images=(0, 1, 2)))
-    worst = [(image.image_id, *(rows.tolist() for rows in image[1:])) for image in analysis.worst_images(5)]
-    assert worst == [(0, [1], [1, 2], [0], [0]), (1, [3], [3, 5], [2], [4])]  # missed, wrong, found, right
-    assert [image.image_id for image in analysis.worst_images(1)] == [0]
+    assert analysis.mistakes.tolist() == [3, 3, 0]
+    errors = [(image.image_id, *(rows.tolist() for rows in image[1:])) for image in analysis.errors_of(np.arange(3))]
+    assert errors[:2] == [(0, [1], [1, 2], [0], [0]), (1, [3], [3, 5], [2], [4])]  # missed, wrong, found, right
 
 
 def test_nothing_is_known():
@@ -161,4 +161,4 @@ def test_nothing_is_known():
         analysis = analysis_of(truth, rows)
         json.dumps(analysis.to_json(), allow_nan=False)
         assert analysis.confusion.sum() == analysis.comparison.class_counts.sum()
-        analysis.worst_images(3)
+        assert len(analysis.mistakes) == len(analysis.comparison.image_ids)

@@ -11,10 +11,10 @@ from dataset.files.image_files import encode_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from dataset.records.schema import ids_of_texts, parse_record
-from efficientdet.configuration.flag_paths import class_names_for, records_of
-from efficientdet.data_checks.data_check import DataCheckConfig, read_splits
+from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.operations.examine_data import read_splits
+from efficientdet.options.doctor import ExamineOptions
 from object_detection.coco.results import CocoResults
 from program_support.errors import InputError
 
@@ -92,17 +92,7 @@ def test_a_label_map_beside_the_records_names_the_classes(tmp_path):
 def test_the_data_check_reads_them(tmp_path):
     write(tmp_path / "train.record", record("a.jpg", 2, 1), record("b.jpg"))
     write(tmp_path / "val.record", record("c.jpg", 2))
-    records = {name: records_of(f"{tmp_path}/{file}*", "records") for name, file in
-               (("training", "train.record"), ("validation", "val.record"))}  # fmt: skip
-    config = DataCheckConfig(
-        hparams=hyperparameters_of("efficientdet-d0", {}),
-        records=records,
-        images=None,
-        annotations=None,
-        val_annotations=None,
-        output_dir=str(tmp_path),
-    )
-    splits = read_splits(config)
+    splits = read_splits(ExamineOptions(records=f"{tmp_path}/train*", val_records=f"{tmp_path}/val*"))
     assert [images.class_names for images in splits.values()] == [NAMES, NAMES]
     assert splits["validation"].classes.tolist() == [1]
 

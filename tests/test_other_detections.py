@@ -15,7 +15,6 @@ from dataset.records.record_index import index_records
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.evaluation.other_detections import OtherDetections
 from efficientdet.inference.detect import Detector
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -83,23 +82,6 @@ def test_results_of_another_program(drawn, truth, tmp_path, ground_truth, capsys
         assert "results.json" in found.report.read_text()
 
 
-def test_files_of_a_pattern_are_evaluated_together(drawn, truth, tmp_path):
-    """As one file of all; two that have detections of one image are those of different models."""
-    found = perfect(truth)
-    first = {entry["image_id"] for entry in found[::3]}
-    for number in range(2):
-        content = [entry for entry in found if (entry["image_id"] in first) == (number == 0)]
-        (tmp_path / f"fold{number}.json").write_text(json.dumps(content))
-    (tmp_path / "all.json").write_text(json.dumps(found))
-    results = [
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / name) for name in ("all.json", "fold?.json")
-    ]
-    assert results[0].numbers == results[1].numbers
-    assert results[1].detections == len(found)
-    with pytest.raises(InputError, match=r"fold0.json: has detections of image \d+, as .*all.json has; expected"):
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / "*.json")
-
-
 def test_masks_of_results_are_evaluated(tmp_path):
     drawn = draw_records(tmp_path, images={"val": 3}, side=64, with_masks=True)
     content = json.loads(Path(drawn.annotations("val")).read_text())
@@ -113,20 +95,12 @@ def test_masks_of_results_are_evaluated(tmp_path):
     assert found.mask_numbers["AP50"] == pytest.approx(1)
 
 
-def test_the_first_samples_and_images_without_detections(drawn, truth, tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps(perfect(truth)))
-    found = efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json", eval_samples=2)
-    assert found.images == 2
-    (tmp_path / "results.json").write_text("[]")
-    found = efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
-    assert (found.images, found.detections, found.numbers["AP"]) == (5, 0, 0)
-
-
 def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn, truth, tmp_path, capsys):
     written = tmp_path / "results.json"
     written.write_text(json.dumps(perfect(truth)))
     found = efficientdet.evaluate(None, drawn.folder, results=written, eval_samples=1)
     assert (found.images, found.intervals) == (1, {})
+    assert efficientdet.evaluate(None, drawn.folder, results=written, eval_samples=2).images == 2
     out = capsys.readouterr().out
     assert "\nno 95 % intervals: a single image has no spread\n" in out
     content = json.loads(Path(drawn.annotations("val")).read_text())
@@ -148,22 +122,17 @@ def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn
         ({"category_id": "cat"}, "detection 0 has category id 'cat', expected one of 1, 2, 4, 7, 9"),
         ({"bbox": [1, 2, 3]}, "detection 0 has bbox [1, 2, 3], expected x, y, width and height in pixels"),
         ({"score": None}, "detection 0 has score None, expected a number"),
+        *((text, "is no file of results; expected COCO's list") for text in ("{}", '{"annotations": 3}', "[1]", "3")),
     ],
 )  # fmt: skip
 def test_foreign_results_are_one_line(drawn, truth, tmp_path, change, message):
     first, *rest = perfect(truth)
-    (tmp_path / "results.json").write_text(json.dumps([{**first, **change}, *rest]))
+    content = [{**first, **change}, *rest] if isinstance(change, dict) else json.loads(change)
+    (tmp_path / "results.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as caught:
         efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
     assert message.format(n=len(rest) + 1) in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path}/results.json: ")
-
-
-@pytest.mark.parametrize("content", ["{}", '{"annotations": 3}', "[1]", "3"])
-def test_a_file_that_is_no_results_is_one_line(drawn, tmp_path, content):
-    (tmp_path / "results.json").write_text(content)
-    with pytest.raises(InputError, match=r"results\.json: is no file of results; expected COCO's list"):
-        efficientdet.evaluate(None, drawn.folder, results=tmp_path / "results.json")
 
 
 @pytest.mark.parametrize(
@@ -214,11 +183,11 @@ def test_an_exported_file_is_evaluated_with_the_ids_of_the_data(drawn, truth):
 
     def measures(names):
         loaded = Detector(detect, names, ScoreThresholds())
-        others = OtherDetections(path="d.onnx", kind="exported file", load=lambda: loaded)
         config = EvaluationConfig(
+            ckpt_path="d.onnx",
             model=ModelConfig(class_names=drawn.class_names),
             records=drawn.records("val"),
-            others=others,
+            open_file=lambda: loaded,
         )
         return evaluate_checkpoint(config)
 

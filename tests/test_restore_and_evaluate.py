@@ -380,6 +380,16 @@ def test_an_image_alone_has_the_detections_that_it_has_among_others(checkpoint, 
             "0.3 (0.6 to 0.6 by class), the best F1 on the validation data, stored with",
             [0.9, 0.35],
         ),
+        (  # of an earlier version: checkpoints also with thresholds for a miss rate, files with those as their default
+            {"overall": 0.5, "classes": {}, "miss_rate": {"overall": 0.1, "classes": {}}},
+            "0.5, the best F1 on the validation data, stored with the model",
+            [0.9, 0.5],
+        ),
+        (
+            {"overall": 0.3, "classes": {}, "f1": {"overall": 0.5, "classes": {}}},
+            "0.3, the thresholds stored with the model",
+            [0.9, 0.5, 0.35],
+        ),
         ({}, "0.4, the default, as the model stores none", [0.9, 0.5]),
     ],
 )
@@ -419,8 +429,6 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
                     **settings,
                     store_thresholds=store,
                     report=report,
-                    miss_rate=0.5,
-                    confidence=0.6,
                     calibrate_scores=True,
                 )
             )
@@ -434,16 +442,13 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
     assert f"stored in {prefix}.json" in printed
     assert len(index) == 7
     found = ScoreThresholds.stored_in(read_bundle(prefix)[1])
-    assert found.chosen("miss_rate").overall == stored["overall"]  # nothing is missed up to this score
-    assert measures.miss_rate_thresholds.table() in printed
-    assert json.loads((tmp_path / "report.json").read_text())["measures"]["miss_rate_thresholds"]["confidence"] == 0.6
-    assert "at most 0.5 of the objects missed with 0.6 confidence" in (tmp_path / "report.html").read_text()
+    assert found.overall == stored["overall"]
     assert set(stored["score_calibration"]) == frequent
     assert all(ScoreMap(*values)(0.9) > 0.95 for values in stored["score_calibration"].values())
     assert measures.score_calibration.table() in printed
     assert all(text in (tmp_path / "report.html").read_text() for text in ("Calibration of the scores", "held out"))
-    store_thresholds(prefix, {"overall": 0.25, "classes": {}})  # of an evaluation without --miss_rate
-    assert ScoreThresholds.stored_in(read_bundle(prefix)[1]).chosen("miss_rate") == found.chosen("miss_rate")
+    store_thresholds(prefix, {"overall": 0.25, "classes": {}})  # of an evaluation without --calibrate_scores
+    assert read_bundle(prefix)[1].score_thresholds == {**stored, "overall": 0.25, "classes": {}}
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def test_maps_beside_a_general_optimizer(precision, count):
 
 
 def described(**maps):
-    f1 = {"overall": 0.5, "classes": {"dog": 0.4}, "miss_rate": {}}
+    f1 = {"overall": 0.5, "classes": {"dog": 0.4}}
     return Description(
         model_name="m",
         hparams={},
@@ -136,12 +136,12 @@ def test_a_detector_returns_probabilities_of_the_same_detections():
 
 def test_options_of_a_program_are_applied_in_order(capsys):
     detector = detector_of([0.9, 0.6, 0.3], described(cat=[2.0, 1.0, -0.5]))
-    chosen = with_thresholds(detector, threshold="f1", min_score=0.7, calibrated_scores=True)
+    chosen = with_thresholds(detector, min_score=0.7, calibrated_scores=True)
     assert chosen.thresholds.overall == 0.7  # of calibrated scores
     assert chosen.detect([None])[0].scores[0] == pytest.approx(float(ScoreMap(2.0, 1.0, -0.5)(np.float32(0.9))))
     assert "score threshold: 0.7, --min_score_thresh" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"^--calibrated_scores: the model stores no score calibration; eval.py"):
-        with_thresholds(detector_of([0.9], described()), threshold=None, min_score=None, calibrated_scores=True)
+        with_thresholds(detector_of([0.9], described()), min_score=None, calibrated_scores=True)
 
 
 @pytest.mark.parametrize(

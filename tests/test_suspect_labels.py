@@ -9,9 +9,14 @@ from coco_cases import ground_truth
 from drawn_records import draw_records
 
 import efficientdet
+from efficientdet.plugins.labeling.suspect_labels import (
+    error_probabilities,
+    expected_errors,
+    find_suspects,
+    isotonic,
+)
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from object_detection.coco.suspect_labels import error_probabilities, expected_errors, find_suspects, isotonic
 from program_support.errors import InputError
 
 CAT, DOG = 3, 7
@@ -149,35 +154,27 @@ def test_files_to_correct_labels_in(drawn, tmp_path, capsys):
     listed = json.loads((tmp_path / "out" / "suspects.json").read_text())
     page = result.suspects.read_text()
     assert page.count("data:image/jpeg") == len(listed) > 0
-    renamed = {(one["image_id"], *np.round(one["bbox"])): one["category_id"] for one in found[:6]}
+    name_of = dict(zip(drawn.class_names.category_ids, drawn.class_names.names, strict=True))
+    renamed = {(one["image_id"], *np.round(one["bbox"])): name_of[one["category_id"]] for one in found[:6]}
     for one in listed[:6]:
         assert one["kind"] == "wrong_class"
-        assert one["proposal"]["category_id"] == renamed[one["image_id"], *np.round(one["proposal"]["bbox"])]
-    proposed = json.loads((tmp_path / "out" / "proposed.json").read_text())
-    marked = [one for one in proposed["annotations"] if "attributes" in one]
+        assert one["proposal"]["category"] == renamed[one["image_id"], *np.round(one["proposal"]["bbox"])]
+    proposed = json.loads((tmp_path / "out" / "proposed.json").read_text())["annotations"]
+    marked = [one for one in proposed if "attributes" in one]
     assert len(marked) == sum(one["proposal"] is not None for one in listed)
-    for name, kind in (("proposed.json", "coco"), ("label_studio.json", "label_studio")):
-        converted = efficientdet.convert(
-            drawn.folder / "val",
-            tmp_path / kind,
-            annotations=tmp_path / "out" / name,
-            format=kind,
-            val_fraction=0.5,
-            num_threads=1,
-            max_bad_fraction=0,
-        )
-        labels = json.loads((tmp_path / "out" / "proposed.json").read_text())["annotations"]
-        removed = sum(one["proposal"] is None for one in listed)
-        if kind == "coco":
-            assert sum(converted.boxes.values()) == len(labels)
-            assert len(labels) <= len(content["annotations"]) - removed + len(listed)
-        assert set(converted.class_names) <= set(drawn.class_names.names)
-    task = json.loads((tmp_path / "out" / "label_studio.json").read_text())[0]
-    regions = [region for region in task["predictions"][0]["result"] if "meta" in region]
-    assert (
-        regions[0]["value"]["rectanglelabels"]
-        != task["annotations"][0]["result"][int(regions[0]["id"][5:])]["value"]["rectanglelabels"]
+    converted = efficientdet.convert(
+        drawn.folder / "val",
+        tmp_path / "coco",
+        annotations=tmp_path / "out" / "proposed.json",
+        format="coco",
+        val_fraction=0.5,
+        num_threads=1,
+        max_bad_fraction=0,
     )
+    removed = sum(one["proposal"] is None for one in listed)
+    assert sum(converted.boxes.values()) == len(proposed)
+    assert len(proposed) <= len(content["annotations"]) - removed + len(listed)
+    assert set(converted.class_names) <= set(drawn.class_names.names)
 
 
 def test_suspects_need_the_images(drawn, tmp_path):

@@ -17,10 +17,11 @@ from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob, value_range_of_records
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.description import Description
-from efficientdet.evaluation.image_folder import read_images, records_of_images
+from efficientdet.evaluation.image_folder import open_data
 from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
 from efficientdet.operations import train_model
+from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import image_annotation as annotate_module
@@ -126,8 +127,9 @@ def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, t
     asyncio.run(served())
     assert seen == [56] * 5
 
-    images = read_images(str(folder), None, label_format="auto", class_names=NAMES, description=described)
-    with records_of_images(images, max_bad_fraction=0) as evaluated:
+    options = EvaluateOptions(images=str(folder), max_bad_fraction=0)
+    _, _, opened_records = open_data(options, json_file=None, class_names=NAMES, description=described)
+    with opened_records as evaluated:
         [image] = original_images(index_records(evaluated), [0])
     assert brightness(image.pixels) == 56
 

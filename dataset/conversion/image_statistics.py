@@ -1,4 +1,4 @@
-"""Thumbnails, brightness and digests of images, with one decoding per image, and the near-duplicates among them.
+"""Thumbnails and digests of images, with one decoding per image, and the near-duplicates among them.
 
 Near-duplicates are copies at another size, quality or brightness, and consecutive frames of a video. Two thumbnails
 must meet two conditions. Their difference hashes (which cells are brighter than the cell to their left) differ in at
@@ -34,13 +34,11 @@ _MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest
 
 
 class ImageStatistics(NamedTuple):
-    """Stored height and width of an image, and mean and standard deviation of its gray levels (0 to 255)."""
+    """SHA-256 of a file, stored height and width of its image, and thumbnail."""
 
     digest: bytes
     size: tuple[int, int]
     thumbnail: np.ndarray
-    brightness: float
-    contrast: float
 
 
 def measure_images(
@@ -80,13 +78,10 @@ def _measured(encoded: Callable[[int], bytes], number: int) -> ImageStatistics |
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
         pixels = decode_reduced(data, _MOST_SIDE)
-        gray = pixels.mean(axis=-1)
         return ImageStatistics(
             digest=hashlib.sha256(data).digest(),
             size=stored_size(data),
             thumbnail=thumbnail(pixels),
-            brightness=float(gray.mean()),
-            contrast=float(gray.std()),
         )
     return None
 

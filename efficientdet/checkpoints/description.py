@@ -22,7 +22,6 @@ from program_support.errors import InputError
 DESCRIPTION_SUFFIX = ".json"
 _BESIDE = ("bundles", "replaces", "checksum", "continues")  # keys beside a description; the last of earlier versions
 DESCRIPTION_FILE = "description.json"  # file name inside a SavedModel's folder
-THRESHOLD_KINDS = ("f1", "miss_rate")
 SCORE_CALIBRATION = "score_calibration"  # in score_thresholds: the three numbers of the `ScoreMap` of each class
 
 
@@ -105,7 +104,7 @@ def write_description(
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
-    """Replace the score thresholds in the description of a bundle; a kind that is not among them stays.
+    """Replace the score thresholds in the description of a bundle; what is not among them stays.
 
     Raises:
         InputError: the bundle has no description (a third-party checkpoint) or cannot be written.
@@ -173,11 +172,9 @@ def description_of(content: Mapping) -> Description:
 
 
 def _check_thresholds(thresholds: Mapping) -> None:
-    """Raise TypeError for anything but {} or {"overall": score, "classes": {name: score}}, also of further kinds."""
+    """Raise TypeError for anything but {} or {"overall": score, "classes": {name: score}}."""
     if not thresholds:
         return
-    for kind in THRESHOLD_KINDS:
-        _check_thresholds(thresholds.get(kind, {}))
     classes = thresholds.get("classes")
     scores = [thresholds.get("overall"), *(classes.values() if isinstance(classes, dict) else [None])]
     if not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):

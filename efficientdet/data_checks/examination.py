@@ -1,14 +1,17 @@
-"""Examination of a data set: findings, suggested settings, and the statistics behind both."""
+"""Examination of a data set: findings, suggested settings, and the pages `doctor.html` and `doctor.json` of both."""
 
+import contextlib
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_statistics import ImageStatistics, measure_images, near_duplicates
+from dataset.conversion.image_statistics import ImageStatistics, decode_reduced, measure_images, near_duplicates
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.anchor_search import input_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
@@ -16,11 +19,17 @@ from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.label_checks import label_findings
 from efficientdet.data_checks.tile_checks import tile_findings
 from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.reports.drawing import draw_detections
+from efficientdet.reports.html_page import command, image_row, notices, page, paragraph, subheading, table
+from program_support.atomic_files import report_write_errors, write_text
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
-RATIOS = (0, 1 / 4, 1 / 2, 2 / 3, 0.9, 1.1, 3 / 2, 2, 4, 1e9)  # width / height
 _SHOWN = 100
-_DARK, _BRIGHT, _BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
+_IMAGES = 100
+_SIDE = 320  # pixels of a drawn image
+_CLASSES = 100  # rows of a table
 _MANY_ALIKE = 0.05
 Statistics = Mapping[int, ImageStatistics | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
@@ -125,8 +134,7 @@ def numbers(examination: Examination) -> dict[str, Any]:
         ],
         "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
         "classes": class_rows(view),
-        "sizes": histogram(view, view.sides, SIZES),
-        "aspect_ratios": histogram(view, ratios(view), RATIOS),
+        "sizes": size_histogram(view),
         "splits": {split.name: _split_numbers(split) for split in examination.splits},
     }
 
@@ -147,25 +155,17 @@ def _unmatched(view: InputView, objects: np.ndarray) -> float | None:
     return float(view.unmatched[objects].mean()) if objects.any() and view.has_anchors else None
 
 
-def ratios(view: InputView) -> np.ndarray:
-    """Return the aspect ratio (width / height) of each object at the input, [M]."""
-    sides = view.boxes[:, 2:] - view.boxes[:, :2]
-    return sides[:, 1] / np.maximum(sides[:, 0], 1e-6)
-
-
-def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the number of objects between successive bounds, and the share of them without an anchor."""
+def size_histogram(view: InputView) -> list[dict[str, Any]]:
+    """Return the number of objects with sides between successive SIZES, and the share of them without an anchor."""
     rows = []
-    for low, high in itertools.pairwise(bounds):
-        mine = (values >= low) & (values < high)
+    for low, high in itertools.pairwise(SIZES):
+        mine = (view.sides >= low) & (view.sides < high)
         rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": _unmatched(view, mine)})
     return rows
 
 
 def _split_numbers(split: Split) -> dict[str, Any]:
-    images, brightness = split.images, [measured.brightness for measured in split.statistics.values() if measured]
-    sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:10]
+    images = split.images
     return {
         "images": len(images),
         "objects": len(images.boxes),
@@ -175,10 +175,6 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "boxes_left_out": list(images.left_out),
         "images_left_out": list(images.images_left_out),
         "images_read": len(split.statistics),
-        "common_sizes": [
-            {"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common
-        ],
-        "brightness": np.percentile(brightness, [0, 25, 50, 75, 100]).round(1).tolist() if brightness else [],
         "suspicious": [
             {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
         ],
@@ -195,38 +191,18 @@ def _sample(count: int, most: int) -> np.ndarray:
 
 def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
     """Yield findings about the images of a split; `statistics` are measurements of the images that were read."""
-    read = {number: measured for number, measured in statistics.items() if measured}
-    for about, is_warning, what, numbers in (
-        ("undecodable images", True, "cannot be decoded", statistics.keys() - read.keys()),
-        (
-            "images of another size",
-            True,
-            "differ in size from their labels (another image, or EXIF rotation)",
-            [number for number, measured in read.items() if measured.size != tuple(images.sizes[number])],
-        ),
-        (
-            "dark images",
-            False,
-            "are nearly black",
-            [number for number, measured in read.items() if measured.brightness < _DARK],
-        ),
-        (
-            "bright images",
-            False,
-            "are nearly white",
-            [number for number, measured in read.items() if measured.brightness > _BRIGHT],
-        ),
-        (
-            "blank images",
-            False,
-            "are a single color",
-            [number for number, measured in read.items() if measured.contrast < _BLANK],
-        ),
+    undecodable = [number for number, measured in statistics.items() if measured is None]
+    other_size = [
+        number for number, measured in statistics.items() if measured and measured.size != tuple(images.sizes[number])
+    ]
+    differ = "differ in size from their labels (another image, or EXIF rotation)"
+    for about, what, numbers in (
+        ("undecodable images", "cannot be decoded", undecodable),
+        ("images of another size", differ, other_size),
     ):
         if numbers:
             names = [images.names[number] for number in sorted(numbers)]
-            line = f"{len(names)} of {len(statistics)} {what}: {named(names)}"
-            yield Finding(about, is_warning, line, images=names)
+            yield Finding(about, True, f"{len(names)} of {len(statistics)} {what}: {named(names)}", images=names)
 
 
 def alike_images(splits: Sequence[LabeledImages], statistics: Sequence[Statistics]) -> list[Pair]:
@@ -295,3 +271,129 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
                 f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images "
                 f"({share(lost)} of their objects): {named(listed)}",
             )
+
+
+def check_data(
+    splits: Mapping[str, LabeledImages],
+    hparams: Hyperparameters,
+    *,
+    fixed: frozenset[str],
+    images_read: int,
+    output_dir: str | None,
+) -> tuple[Examination, Path | None]:
+    """Examine splits, see `examine`; print and return the findings, with the path of the page, if there is one."""
+    total = sum(min(len(images), images_read) for images in splits.values())
+    with Progress("doctor", total=total, noun="image", slow_start=True) as bar:
+        examination = examine(splits, hparams, fixed=fixed, images_read=images_read, done=lambda: bar.advance(images=1))
+    for finding in examination.findings:
+        print(f"{finding.level:8} {finding.line}")
+    if not examination.warnings:
+        print("no problems found")
+    if examination.settings:
+        print(f"suggested: --hparams={as_hparams(examination.settings)}")
+    page = write_page(output_dir, examination) if output_dir else None
+    print(f"wrote    {page}" if page else "with --output_dir=FOLDER a page shows the images")
+    return examination, page
+
+
+def write_page(folder: str | Path, examination: Examination) -> Path:
+    """Write both files into a folder and return the page's path.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    contents = {
+        "doctor.json": json.dumps(numbers(examination), indent=1) + "\n",
+        "doctor.html": check_page(examination),
+    }
+    for name, content in contents.items():
+        with report_write_errors(path := Path(folder, name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, content)
+    return path
+
+
+def check_page(examination: Examination) -> str:
+    """Return the page as HTML."""
+    view, warnings = examination.view, len(examination.warnings)
+    height, width = view.size
+    what = " and ".join(
+        f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
+        for split in examination.splits
+    )
+
+    def listed(level: str) -> str:
+        return notices([(level, finding.line) for finding in examination.findings if finding.level == level])
+
+    sections = {
+        "Suggested hyperparameters": command(f"--hparams={as_hparams(examination.settings)}")
+        if examination.settings
+        else "",
+        "Notes": listed("note"),
+        "Classes": _classes(examination),
+        "Object size at the network input": _sizes(examination),
+        "Image statistics": _images(examination),
+        "Most suspicious images": image_row(_suspicious(examination), quality=70, thumbnails=True),
+    }
+    figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
+    lead = f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height)."
+    return page("Data check", sections, figure=figure, lead=lead, notes=listed("warning"))
+
+
+def _classes(examination: Examination) -> str:
+    rows = sorted(class_rows(examination.view), key=lambda row: -row["objects"])
+    total = max(sum(row["objects"] for row in rows), 1)
+    shown = [
+        (
+            row["name"],
+            row["objects"],
+            share(row["objects"] / total),
+            row["images"],
+            "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
+            "" if row["unmatched"] is None else share(row["unmatched"]),
+        )
+        for row in rows[:_CLASSES]
+    ]
+    hidden = len(rows) - _CLASSES
+    more = paragraph(f"{hidden} classes with fewer objects are listed in doctor.json.") if hidden > 0 else ""
+    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown) + more
+
+
+def _sizes(examination: Examination) -> str:
+    rows = [
+        (
+            f"{row['from']} px or more" if row["to"] > 1e4 else f"{row['from']} to {row['to']} px",
+            row["objects"],
+            "" if row["unmatched"] is None else share(row["unmatched"]),
+        )
+        for row in size_histogram(examination.view)
+    ]
+    return table(("Side", "Objects", "No anchor with IoU 0.5 or more"), rows)
+
+
+def _images(examination: Examination) -> str:
+    parts = []
+    for name, split_numbers in numbers(examination)["splits"].items():
+        facts = [
+            ("Images", str(split_numbers["images"])),
+            ("Images without objects", str(split_numbers["images_without_objects"])),
+            ("Maximum objects per image", str(split_numbers["most_objects"])),
+            ("Crowd boxes", str(split_numbers["crowds"])),
+            ("Images decoded for this check", str(split_numbers["images_read"])),
+        ]
+        parts.append(subheading(name.capitalize()) + table((), facts))
+    return "".join(parts)
+
+
+def _suspicious(examination: Examination) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the images of all splits that most findings name, drawn with their boxes."""
+    ranked = [(split, *one) for split in examination.splits for one in split.suspicious]
+    for split, number, reasons in sorted(ranked, key=lambda one: -len(one[2]))[:_IMAGES]:
+        images = split.images
+        with contextlib.suppress(ValueError, OSError, InputError):
+            image = decode_reduced(images.encoded(number), _SIDE)
+            mine = images.objects_of(number)
+            boxes = images.boxes[mine] * np.tile(np.array(image.shape[:2]) / images.sizes[number], 2)
+            where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
+            drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
+            yield f"{where}: {', '.join(reasons)}", drawing

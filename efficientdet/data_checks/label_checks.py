@@ -1,4 +1,4 @@
-"""Findings about labels: classes, counts, and implausible boxes."""
+"""Findings about labels: classes, counts, and boxes."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,7 @@ from efficientdet.data_checks.findings import Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 
 DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
-WHOLE = 0.95  # share of the image's area
-_MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
-_RARE = 0.02  # share of the most frequent class's objects
+_MANY_DUPLICATES, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.5, 0.001
 _SLOT_STEP = 8
 CROWDS_ADVICE = "--crowds_as_objects of create_tfrecord.py converts them as ordinary objects"
 
@@ -22,7 +20,10 @@ def label_findings(images: LabeledImages, hparams: Hyperparameters, *, trains: b
     if line := note_of_alike_names(images.class_names.names):
         yield Finding("class names", True, line)
     yield from unusable_classes(images, hparams, trains=trains)
-    yield from _imbalance(images, trains=trains)
+    names = images.class_names.names
+    if absent := [names[number] for number in np.flatnonzero(np.bincount(images.classes, minlength=len(names)) == 0)]:
+        line = f"{len(absent)} of {len(names)} classes have no object: {named(absent)}"
+        yield Finding("absent classes", trains, line)
     yield from _images(images, hparams)
     yield from _boxes(images)
 
@@ -78,43 +79,21 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
         possible, other = possible[near], other[near]
         if not len(possible):
             break
-        common = np.clip(
-            np.minimum(boxes[possible, 2:], boxes[other, 2:]) - np.maximum(boxes[possible, :2], boxes[other, :2]),
-            0,
-            None,
-        ).prod(axis=1)
+        low = np.maximum(boxes[possible, :2], boxes[other, :2])
+        common = np.clip(np.minimum(boxes[possible, 2:], boxes[other, 2:]) - low, 0, None).prod(axis=1)
         is_duplicate = common > DUPLICATE * (areas[possible] + areas[other] - common)
         pairs.append(np.stack([order[possible[is_duplicate]], order[other[is_duplicate]]], axis=1))
     return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
 
 
-def _imbalance(images: LabeledImages, *, trains: bool) -> Iterator[Finding]:
-    counts = np.bincount(images.classes, minlength=len(images.class_names))
-    names = np.array(images.class_names.names)
-    if absent := names[counts == 0].tolist():
-        yield Finding(
-            "absent classes", trains, f"{len(absent)} of {len(names)} classes have no object: {named(absent)}"
-        )
-    if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
-        yield Finding(
-            "rare classes",
-            False,
-            f"{counted(len(rare), 'class has', 'classes have')} fewer than "
-            f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}",
-        )
-
-
 def _images(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
-    """Yield findings about images without objects, with crowds, or with more objects than slots."""
+    """Yield findings about images without objects, or with more objects than slots."""
     counts, slots = images.counts(), hparams.max_instances_per_image
     if empty := _names(images, np.flatnonzero(counts == 0)):
         many = len(empty) > _MANY_EMPTY * len(images)
         advice = "; check for missing labels: these images are trained on as background" if many else ""
         line = f"{counted(len(empty), 'image has', 'images have')} no object ({share(len(empty) / len(images))}): "
         yield Finding("empty images", many, f"{line}{named(empty)}{advice}", images=empty)
-    if images.crowd.any():
-        fate = "used as positives (train_on_crowds)" if hparams.train_on_crowds else "not used as positives"
-        yield Finding("crowds", False, f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}")
     beyond = np.flatnonzero(counts > slots)
     if len(beyond) and not hparams.tile_size:  # a tile shows a few of the objects of an image
         enough = -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
@@ -130,7 +109,7 @@ def _images(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding
 
 
 def _boxes(images: LabeledImages) -> Iterator[Finding]:
-    """Yield findings about boxes and images that were left out, and about implausible boxes."""
+    """Yield findings about boxes and images that were left out, and about boxes that were drawn twice."""
     total = max(len(images.boxes), 1)
     for lines, count, one, several in (
         (images.left_out, len(images.boxes), "box is", "boxes are"),
@@ -151,18 +130,6 @@ def _boxes(images: LabeledImages) -> Iterator[Finding]:
             len(pairs) > _MANY_DUPLICATES * total,
             f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): "
             f"one object labeled twice? {named(where)}",
-            images=where,
-        )
-    areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
-    covering = (areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]) & ~images.crowd
-    if covering.any():
-        where, many = _names(images, np.unique(images.owners[covering])), covering.sum() > _MANY_WHOLE * total
-        yield Finding(
-            "whole-image boxes",
-            many,
-            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image "
-            f"({share(covering.sum() / total)}): {named(where)}"
-            + ("; is this a data set for classification?" if many else ""),
             images=where,
         )
 

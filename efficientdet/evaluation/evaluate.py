@@ -1,6 +1,7 @@
 """COCO evaluation of a detector on records."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World, join_world
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
 from efficientdet.evaluation.evaluation_report import EvaluationReport, error_plots, write_evaluation_report
-from efficientdet.evaluation.other_detections import OtherDetections
-from efficientdet.evaluation.suspect_page import write_suspects
+from efficientdet.evaluation.other_detections import read_results, rows_of_detector
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import build_predict, load_model
+from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import EvaluateOptions
 from object_detection.coco.bootstrap import RESAMPLES
 from object_detection.coco.error_analysis import ErrorAnalysis
@@ -25,9 +26,10 @@ from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.score_calibration import calibrate_scores
-from object_detection.coco.score_thresholds import MIN_OBJECTS, miss_rate_thresholds
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
+from program_support.plugins import load_plugin
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
 RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
@@ -39,9 +41,9 @@ class EvaluationConfig(EvaluateOptions):
     """Options of an evaluation with resolved model and records."""
 
     model: ModelConfig  # its class names are the data's
-    records: tuple[str, ...]  # () only for `others` and a val_json_file
+    records: tuple[str, ...]  # () only for `results` and a val_json_file
     data: str | None = None  # what the records hold, for the report; None: the records themselves
-    others: OtherDetections | None = None  # evaluated in place of a checkpoint
+    open_file: Callable[[], Detector] | None = None  # for an exported file
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
@@ -50,17 +52,24 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     Ranks share the images of a checkpoint; other detections are evaluated by the first rank.
     """
     with join_world() as world:
-        if config.others is None:
+        if not config.results and not config.open_file:
             return _evaluate(config, world)
-        return _evaluate_others(config, config.others) if world.is_first else None
+        return _evaluate_others(config) if world.is_first else None
 
 
-def _evaluate_others(config: EvaluationConfig, others: OtherDetections) -> CocoMeasures:
+def _evaluate_others(config: EvaluationConfig) -> CocoMeasures:
     """Evaluate the detections of an exported file or of another program."""
     index, class_names = index_records(config.records) if config.records else None, config.model.class_names
     assert class_names is not None  # the data's
     evaluator = read_evaluator(index, class_names, json_file=config.val_json_file)
-    rows = others.rows(index, evaluator.ground_truth, class_names=class_names, samples=config.eval_samples)
+    if config.results:
+        rows = read_results(config.results, index, evaluator.ground_truth, class_names, samples=config.eval_samples)
+    else:
+        assert config.open_file is not None  # there are no results
+        assert index is not None  # an exported file needs images
+        rows = rows_of_detector(
+            config.open_file(), str(config.ckpt_path), index, class_names, samples=config.eval_samples
+        )
     return _finish(config, evaluator, rows, index=index)
 
 
@@ -113,9 +122,6 @@ def _finish(
     measures = evaluator.evaluate(rows, resamples=config.bootstrap, comparison=comparison)
     if config.calibrate_scores:
         measures = measures.with_score_calibration(calibrate_scores(comparison))
-    if config.miss_rate:
-        guaranteed = miss_rate_thresholds(comparison, miss_rate=config.miss_rate, confidence=config.confidence)
-        measures = measures.with_miss_rate(guaranteed)
     print(measures.table())
     if measures.images == 1 and config.bootstrap != 0:
         print("\nno 95 % intervals: a single image has no spread")
@@ -130,11 +136,13 @@ def _finish(
     if index is None:
         return measures
     numbers = record_numbers(index, samples=config.eval_samples, world_size=world_size)
+    number_of = dict(zip(rows.evaluated_ids.tolist(), numbers, strict=True))
     if config.suspects:
-        print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, record_numbers=numbers)}")
+        write_suspects = load_plugin("efficientdet.label_checks", "suspects")
+        print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, number_of=number_of)}")
     if config.report:
         analysis = ErrorAnalysis(comparison=comparison)
-        plots = error_plots(analysis, rows, index, count=_PLOTTED_IMAGES, record_numbers=numbers)
+        plots = error_plots([("", analysis, rows)], index, number_of=number_of, count=_PLOTTED_IMAGES)
         title, facts = _described(config, model)
         report = EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts)
         write_evaluation_report(config.report, report)
@@ -146,8 +154,8 @@ def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, d
     """Return the title and the settings for the report."""
     facts: dict[str, Any]
     if model is None:
-        assert config.others is not None  # without a model
-        name, facts = Path(config.others.path).name, {config.others.kind: config.others.path}
+        path = config.results or str(config.ckpt_path)
+        name, facts = Path(path).name, {"results" if config.results else "exported file": path}
     else:
         name = str(model.hparams.name)
         facts = {
@@ -168,8 +176,6 @@ def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, d
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     """Print the score thresholds and the calibration of the scores; store them with the checkpoint if requested."""
-    if measures.miss_rate_thresholds:
-        print(f"\n{measures.miss_rate_thresholds.table()}")
     if measures.score_calibration:
         print(f"\n{measures.score_calibration.table()}")
     if not measures.score_thresholds:

@@ -16,8 +16,6 @@ from efficientdet.reports.html_page import (
     Bar,
     Heat,
     chart_figure,
-    collapsible,
-    grid,
     image_row,
     legend,
     page,
@@ -35,15 +33,13 @@ from object_detection.coco.score_calibration import Reliability
 from program_support.atomic_files import report_write_errors, write_text
 
 _MOST_CLASSES = 20  # more would be illegible in the confusion matrix
-_MOST_CHARTS = 12  # classes whose charts are shown without a click
-_MOST_CONFUSIONS = 10
 _INTERVALS = (
     "95 % intervals come from a bootstrap over the images: another set of as many images of the same kind would give "
     "other values within about these limits."
 )
 COLORS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 40)}  # RGB
 COLOR_NAMES = {"right": "Correct", "missed": "Missed (false negative)", "wrong": "Wrong (false positive)"}
-_LONGER_SIDE = 560  # pixels of one of the two images
+_LONGER_SIDE = 560  # pixels of one image
 _GAP = 8
 
 
@@ -92,18 +88,16 @@ def evaluation_page(report: EvaluationReport) -> str:
         notes.append("Mask AP is reported below; all other sections are about boxes.")
     if measures.explanation:
         notes.append(f"AP is {measures.numbers['AP']:g}: {measures.explanation}")
-    if measures.advice:
-        notes.append(f"{measures.advice[0].upper()}{measures.advice[1:]}.")
     shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
     plots = image_row(report.plots)
     explained = paragraph(
-        "Left: ground truth. Right: detections above the score threshold of their class with the best F1. Click an "
-        "image to enlarge it."
+        "Detections above the score threshold of their class with the best F1, and missed objects. Click an image to "
+        "enlarge it."
     ) + legend({name: f"rgb{COLORS[kind]}" for kind, name in COLOR_NAMES.items()})
     sections = {
         "Error analysis (TIDE)": _costs(analysis),
         "Precision-recall curves and calibration": _curves(analysis, measures),
-        "Metrics per class": _classes(analysis, measures) + _miss_rates(measures),
+        "Metrics per class": _classes(analysis, measures),
         "Confusion matrix": _confusion(analysis),
         "Images with the most errors": plots and explained + plots,
         "COCO metrics": _metrics(measures),
@@ -123,29 +117,19 @@ def _heat(value: float, share: float | None = None, *, is_bad: bool = False) -> 
 
 
 def _costs(analysis: ErrorAnalysis) -> str:
-    costs = analysis.costs
-    known = {name: cost.ap for name, cost in costs.items() if not math.isnan(cost.ap)}
+    known = {name: cost.ap for name, cost in analysis.costs.items() if not math.isnan(cost.ap)}
     most = max(known.values(), default=0.0)
     rows = [
         (name, _heat(cost.ap, math.nan), Bar(known.get(name, 0.0) / (most or 1.0)), cost.count, ERROR_TYPES[name])
-        for name, cost in costs.items()
+        for name, cost in analysis.costs.items()
     ]
     lead = (
         "AP50 lost is the increase of AP at IoU 0.5 if all errors of that type were corrected (TIDE, Bolya et al. "
-        "2020), without a score threshold."
+        "2020), without a score threshold. report.json has it for each class."
     )
     if most > 0:
         lead = f"The error type that costs the most AP: {max(known, key=known.__getitem__)}. {lead}"
-    highest = max((np.nanmax(np.append(cost.class_ap, 0.0)) for cost in costs.values()), default=0.0) or 1.0
-    by_class = [
-        (
-            analysis.comparison.names[k],
-            *(_heat(cost.class_ap[k], cost.class_ap[k] / highest, is_bad=True) for cost in costs.values()),
-        )
-        for k in _by_ap(analysis)
-    ]
-    by_type = table(("Error type", "AP50 lost", "", "Count", "Definition"), rows)
-    return paragraph(lead) + by_type + collapsible("AP50 lost per class", table(("Class", *costs), by_class))
+    return paragraph(lead) + table(("Error type", "AP50 lost", "", "Count", "Definition"), rows)
 
 
 def _by_ap(analysis: ErrorAnalysis) -> list[int]:
@@ -155,50 +139,36 @@ def _by_ap(analysis: ErrorAnalysis) -> list[int]:
 
 
 def _curves(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
-    at = {name: analysis.precision(place) for name, place in SHOWN_IOU.items()}
-    present, bins, best = _by_ap(analysis), analysis.reliability, analysis.threshold
-
-    def chart(title: str, classes: list[int], *, small: bool = False) -> str:
-        curves = {
-            name: list(zip(RECALL_THRESHOLDS.tolist(), values[:, classes].mean(axis=1).tolist(), strict=True))
-            for name, values in at.items()
-            if classes
-        }
-        return chart_figure(title, curves, x_label="Recall", y_label="Precision", highest=1.0, small=small)
-
+    present, best, calibration = _by_ap(analysis), analysis.threshold, measures.score_calibration
+    curves = {}
+    for name, place in SHOWN_IOU.items() if present else ():
+        precision = analysis.precision(place)[:, present].mean(axis=1)
+        curves[name] = list(zip(RECALL_THRESHOLDS.tolist(), precision.tolist(), strict=True))
     lead = (
         f"Best F1 over all classes at IoU 0.5: {best.f1:.3f} at a score threshold of {best.score:.2f} (precision "
         f"{best.precision:.3f}, recall {best.recall:.3f}). "
         if best.f1
         else ""
     ) + (
-        f"The expected calibration error is {bins.expected_error:.3f}: the mean difference between a detection's score "
-        "and the measured precision."
+        f"The expected calibration error is {analysis.reliability.expected_error:.3f}: the mean difference between a "
+        "detection's score and the measured precision."
     )
-    calibrated, calibration = "", measures.score_calibration
+    calibrated, after = "", None
     if calibration:
-        calibrated = _explained_table(
-            "Calibration of the scores",
+        explained = (
             "Expected calibration error of the scores before and after a map of each class to the probability that a "
             "detection is correct. Half of the images measures what the other half is fitted to; the map is kept where "
-            "this error and the log loss fall.",
-            ("Class", "Before", "After", "Objects", "Not calibrated"),
-            calibration.rows(),
+            "this error and the log loss fall."
         )
+        titles, after = ("Class", "Before", "After", "Objects", "Not calibrated"), calibration.after
+        calibrated = subheading("Calibration of the scores") + paragraph(explained) + table(titles, calibration.rows())
     charts = [
-        chart("Precision-recall curve, mean over classes", present),
-        _reliability_diagram(
-            {"Measured": bins, "Calibrated scores, held out": calibration.after if calibration else None}
+        chart_figure(
+            "Precision-recall curve, mean over classes", curves, x_label="Recall", y_label="Precision", highest=1.0
         ),
+        _reliability_diagram({"Measured": analysis.reliability, "Calibrated scores, held out": after}),
     ]
-    small = grid([chart(analysis.comparison.names[k], [k], small=True) for k in present])
-    if len(present) > _MOST_CHARTS:
-        small = collapsible(f"Precision-recall curves of {len(present)} classes", small)
-    return paragraph(lead) + row(charts) + calibrated + small
-
-
-def _explained_table(title: str, lead: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return subheading(title) + paragraph(lead) + table(columns, rows)
+    return paragraph(lead) + row(charts) + calibrated
 
 
 def _reliability_diagram(bins_of: Mapping[str, Reliability | None]) -> str:
@@ -237,30 +207,14 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
     return paragraph(lead) + table(names, rows) if rows else ""
 
 
-def _miss_rates(measures: CocoMeasures) -> str:
-    """Return the table of score thresholds for a miss rate; empty without them."""
-    if not (thresholds := measures.miss_rate_thresholds):
-        return ""
-    return _explained_table(
-        "Score thresholds for a miss rate",
-        f"The highest score from which on, on new images of the same kind, {thresholds.meaning} (for each class; the "
-        "images must not be training images). An object is missed if no detection of its class has an IoU of 0.5 or "
-        "more with it.",
-        ("Class", "Threshold", "Missed here", "False positives per image", "Objects", "Images", ""),
-        thresholds.rows(),
-    )
-
-
 def _confusion(analysis: ErrorAnalysis) -> str:
-    counts, names = analysis.confusion, analysis.comparison.names
-    background, wrong = len(names), analysis.confusion.copy()
+    counts, labels = analysis.confusion, [*analysis.comparison.names, "background"]
+    background, wrong = len(labels) - 1, analysis.confusion.copy()
     np.fill_diagonal(wrong, 0)
     if not counts.sum():
         return ""
-    among = wrong[:background, :background]
     order = np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1))[:background], kind="stable")
     chosen = [*np.sort(order[:_MOST_CLASSES]).tolist(), background]
-    labels = [*names, "background"]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     rows = [
         (labels[i], *(Heat(str(counts[i, j]) if counts[i, j] else "", shares[i, j], is_bad=i != j) for j in chosen))
@@ -272,13 +226,7 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     )
     if len(chosen) <= background:
         lead += f" Shown are the {_MOST_CLASSES} classes with the most errors; report.json has all."
-    most_frequent = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in most_frequent]
-    confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%}") for i, j, count in pairs if count]
     matrix = table(("", *(labels[j] for j in chosen)), rows, upright=True)
-    columns = ("Ground truth", "Predicted", "Count", "Share of the ground-truth objects")
-    if confused:
-        matrix += subheading("Most frequent confusions") + table(columns, confused)
     return paragraph(lead) + matrix
 
 
@@ -294,71 +242,61 @@ def _metrics(measures: CocoMeasures) -> str:
 
 
 def error_plots(
-    analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int], count: int
+    detectors: Sequence[tuple[str, ErrorAnalysis, DetectionRows]],
+    index: RecordIndex,
+    *,
+    number_of: Mapping[int, int],
+    count: int,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield caption and plot, uint8 [h, w, 3], of the images with the most errors, the worst first.
 
-    `rows` are the analyzed detections, `record_numbers` the records of `rows.evaluated_ids`. Images are read one at a
-    time.
-    """
-    worst = analysis.worst_images(count)
-    number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
-    images = original_images(index, (number_of[errors.image_id] for errors in worst))
-    for errors, image in zip(worst, images, strict=True):
-        yield _caption(image.name, errors, analysis), _side_by_side(_panels(errors, analysis, rows, image.pixels))
-
-
-def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
-    types = Counter(analysis.errors.types[errors.wrong].tolist())
-    wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
-    parts = [
-        name,
-        f"{len(errors.right)} correct",
-        f"{len(errors.missed)} missed",
-        f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else ""),
-    ]
-    return " \N{MIDDLE DOT} ".join(parts)
-
-
-def compared_errors(
-    analyses: Sequence[ErrorAnalysis],
-    rows: Sequence[DetectionRows],
-    names: Sequence[str],
-    index: RecordIndex,
-    *,
-    count: int,
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield caption and plot of the images on which detectors differ most in errors, their detections side by side.
+    Of several detectors it is the images in which their numbers of errors differ most, with the detectors side by side.
+    Images are read one at a time.
 
     Args:
-        analyses: the errors of each detector.
-        rows: the analyzed detections of each, in the order of the records.
-        names: the name of each.
+        detectors: the name of each, its errors, and the analyzed detections.
         index: the records.
+        number_of: number of the record of each image id.
         count: largest number of images.
     """
+    analyses = [analysis for _, analysis, _ in detectors]
     mistakes = np.stack([analysis.mistakes for analysis in analyses])
-    spread = mistakes.max(axis=0) - mistakes.min(axis=0)
-    chosen = np.argsort(-spread, kind="stable")[:count]
-    chosen = chosen[spread[chosen] > 0]
-    number_of = {image_id: number for number, image_id in enumerate(rows[0].evaluated_ids.tolist())}
-    ids = analyses[0].comparison.image_ids[chosen].tolist()
-    images = original_images(index, (number_of[image_id] for image_id in ids))
-    for *errors, image in zip(*(analysis.errors_of(chosen) for analysis in analyses), images, strict=True):
-        counts = (
-            f"{name}: {len(one.missed)} missed, {len(one.wrong)} wrong" for name, one in zip(names, errors, strict=True)
-        )
-        panels = [
-            _with_missed(one, analysis, _panels(one, analysis, of_detector, image.pixels)[1], image.pixels)
-            for one, analysis, of_detector in zip(errors, analyses, rows, strict=True)
-        ]
-        yield " \N{MIDDLE DOT} ".join([image.name, *counts]), _side_by_side(panels)
+    rank = mistakes.max(axis=0) - (mistakes.min(axis=0) if len(detectors) > 1 else 0)
+    chosen = np.argsort(-rank, kind="stable")[:count]
+    chosen = chosen[rank[chosen] > 0]
+    numbers = (number_of[image_id] for image_id in analyses[0].comparison.image_ids[chosen].tolist())
+    errors = zip(*(analysis.errors_of(chosen) for analysis in analyses), strict=True)
+    for of_image, image in zip(errors, original_images(index, numbers), strict=True):
+        caption, panels = [image.name], list[np.ndarray]()
+        for one, (name, analysis, rows) in zip(of_image, detectors, strict=True):
+            caption.append(f"{name}: " * (len(detectors) > 1) + _counts(one, analysis))
+            panels += [np.full_like(panels[0][:, :_GAP], 255)] if panels else []
+            panels.append(_panel(one, analysis, rows, image.pixels))
+        yield " \N{MIDDLE DOT} ".join(caption), np.concatenate(panels, axis=1)
 
 
-def _with_missed(errors: ImageErrors, analysis: ErrorAnalysis, panel: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Return the panel of the detections with the missed objects."""
-    comparison = analysis.comparison
-    x, y, width, height = panel.shape[0] / image.shape[0] * comparison.object_boxes[errors.missed].T
+def _counts(errors: ImageErrors, analysis: ErrorAnalysis) -> str:
+    types = Counter(analysis.errors.types[errors.wrong].tolist())
+    wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
+    return f"{len(errors.right)} correct, {len(errors.missed)} missed, {len(errors.wrong)} wrong" + (
+        f" ({wrong})" if wrong else ""
+    )
+
+
+def _panel(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray) -> np.ndarray:
+    """Return the image with the detections above the thresholds and the missed objects."""
+    comparison, panel = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
+    scale = panel.shape[0] / image.shape[0]
+    detected = np.concatenate([errors.right, errors.wrong])
+    panel = draw_detections(
+        panel,
+        scale * rows.boxes[comparison.detected[detected]],
+        classes=comparison.detections.classes[detected],
+        names=comparison.names,
+        scores=comparison.scores[detected],
+        colors=[COLORS["right"]] * len(errors.right) + [COLORS["wrong"]] * len(errors.wrong),
+    )
+    x, y, width, height = scale * comparison.object_boxes[errors.missed].T
     return draw_detections(
         panel,
         np.stack([y, x, y + height, x + width], axis=-1),
@@ -366,38 +304,3 @@ def _with_missed(errors: ImageErrors, analysis: ErrorAnalysis, panel: np.ndarray
         names=comparison.names,
         colors=[COLORS["missed"]] * len(errors.missed),
     )
-
-
-def _side_by_side(panels: Sequence[np.ndarray]) -> np.ndarray:
-    gap = np.full((panels[0].shape[0], _GAP, 3), 255, np.uint8)
-    return np.concatenate([part for panel in panels for part in (gap, panel)][1:], axis=1)
-
-
-def _panels(
-    errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the image with the objects, and with the detections."""
-    comparison, shown = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
-    scale = shown.shape[0] / image.shape[0]
-    x, y, width, height = comparison.object_boxes.T
-    objects = np.stack([y, x, y + height, x + width], axis=-1)
-
-    def panel(boxes: np.ndarray, classes: np.ndarray, chosen: Iterable[tuple[str, np.ndarray]], **scores) -> np.ndarray:
-        numbers = np.concatenate([here for _, here in chosen])
-        return draw_detections(
-            shown,
-            scale * boxes[numbers],
-            classes=classes[numbers],
-            names=comparison.names,
-            colors=[COLORS[kind] for kind, here in chosen for _ in here],
-            **{name: values[numbers] for name, values in scores.items()},
-        )
-
-    left = panel(objects, comparison.objects.classes, [("right", errors.detected_objects), ("missed", errors.missed)])
-    right = panel(
-        rows.boxes[comparison.detected],
-        comparison.detections.classes,
-        [("right", errors.right), ("wrong", errors.wrong)],
-        scores=comparison.scores,
-    )
-    return left, right

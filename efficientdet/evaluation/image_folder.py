@@ -4,7 +4,8 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dataset.class_names import ClassNames
@@ -17,7 +18,7 @@ from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_splits import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.files.image_files import image_folder
-from dataset.files.pixel_values import FULL_RANGE, ValueRange
+from dataset.files.pixel_values import FULL_RANGE
 from efficientdet.checkpoints.description import Description
 from efficientdet.configuration.flag_paths import class_names_for, records_of
 from efficientdet.devices.distributed import launched_by
@@ -26,17 +27,6 @@ from efficientdet.options.model import EvaluatedData
 from program_support.errors import InputError, printable
 
 _MEASURED_FIRST = ("test", "val", "", "train")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluatedImages:
-    """The images of one split with their labels; `name` describes them in a report."""
-
-    name: str
-    folder: str
-    data: AnnotatedDataSet
-    with_masks: bool
-    value_range: ValueRange
 
 
 def open_data(
@@ -48,7 +38,7 @@ def open_data(
         options: records or images.
         json_file: the ground truth of records.
         class_names: classes of the checkpoint; None: unknown.
-        description: of the checkpoint, see `read_images`.
+        description: of the checkpoint, for its masks and its white level.
 
     Raises:
         InputError: for neither or both of records and images, and for invalid ones.
@@ -61,25 +51,12 @@ def open_data(
         records = records_of(options.val_file_pattern, "val_file_pattern")
         names = class_names_for(records, json_file=json_file, of_checkpoint=class_names)
         return names, None, contextlib.nullcontext(records)
-    images = read_images(
-        options.images,
-        options.annotations,
-        label_format=options.format,
-        class_names=class_names,
-        description=description,
-    )
-    converted = records_of_images(images, max_bad_fraction=options.max_bad_fraction)
-    return named_classes(images.data), images.name, converted
+    return _read_images(options, class_names=class_names, description=description)
 
 
-def read_images(
-    folder: str,
-    annotations: str | None,
-    *,
-    label_format: str,
-    class_names: ClassNames | None,
-    description: Description | None,
-) -> EvaluatedImages:
+def _read_images(
+    options: EvaluatedData, *, class_names: ClassNames | None, description: Description | None
+) -> tuple[ClassNames, str, contextlib.AbstractContextManager[tuple[str, ...]]]:
     """Read the labels of the test split, else of the validation split, else of all images; does not import TensorFlow.
 
     `class_names` are the classes of the checkpoint, whose category ids the labels get; None: unknown. `description`
@@ -90,32 +67,34 @@ def read_images(
     """
     if launched_by(os.environ)[1] > 1:
         raise InputError("--images: needs a single process; convert the images (dataset/create_tfrecord.py)")
-    folder = image_folder(folder)
-    label_path = annotations or folder
-    labels = recognize(label_path, label_format=label_format)
+    folder = image_folder(options.images)
+    label_path = options.annotations or folder
+    labels = recognize(label_path, label_format=options.format)
     print(labels.reason)
     images = ImageFolder(folder)
     images.report_unread()
-
-    def parts(*, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-        return read_labels(labels, label_path, images, with_masks=with_masks, label_map=class_names)
-
+    read = partial(read_labels, labels, label_path, images, label_map=class_names)
     by_split: dict[str, AnnotatedDataSet] = {}
     if _learns_masks(description):
         with contextlib.suppress(InputError):  # labels without outlines: boxes are evaluated
-            by_split = parts(with_masks=True)
+            by_split = read(with_masks=True)
     with_masks = bool(by_split)
-    by_split = by_split or parts(with_masks=False)
+    by_split = by_split or read(with_masks=False)
     split = next(name for name in _MEASURED_FIRST if name in by_split)
     what = f"the {split} split of {folder}" if split else folder
     print(f"evaluates {len(by_split[split].images)} images: {what}")
-    return EvaluatedImages(
-        name=what,
-        folder=folder,
-        data=by_split[split],
-        with_masks=with_masks,
-        value_range=description.value_range if description else FULL_RANGE,
+    value_range = description.value_range if description else FULL_RANGE
+    config = ConversionConfig(
+        image_folder=folder,
+        output_prefix="images",  # in the folder that exists while in use
+        num_shards=1,
+        processes=1,
+        max_bad_fraction=options.max_bad_fraction,
+        include_masks=with_masks,
+        black_level=value_range.black,
+        white_level=value_range.white,
     )
+    return named_classes(by_split[split]), what, _converted(by_split[split], config)
 
 
 def _learns_masks(description: Description | None) -> bool:
@@ -125,7 +104,7 @@ def _learns_masks(description: Description | None) -> bool:
 
 
 @contextlib.contextmanager
-def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> Iterator[tuple[str, ...]]:
+def _converted(data: AnnotatedDataSet, config: ConversionConfig) -> Iterator[tuple[str, ...]]:
     """Yield records of the images, and print what their conversion changed or skipped.
 
     Raises:
@@ -135,17 +114,7 @@ def records_of_images(images: EvaluatedImages, *, max_bad_fraction: float) -> It
 
     start_runtime(owns_process=False)  # decoding would allocate the memory of every GPU
     with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
-        config = ConversionConfig(
-            image_folder=images.folder,
-            output_prefix=str(Path(folder, "images")),
-            num_shards=1,
-            processes=1,
-            max_bad_fraction=max_bad_fraction,
-            include_masks=images.with_masks,
-            black_level=images.value_range.black,
-            white_level=images.value_range.white,
-        )
-        report = convert(images.data, config, log=lambda line: None)
-        for line in summary_lines(report, images.data.class_names):
+        config = replace(config, output_prefix=str(Path(folder, "images")))
+        for line in summary_lines(convert(data, config, log=lambda line: None), data.class_names):
             print(printable(line))
         yield (str(config.shard_path(0)),)

@@ -13,8 +13,8 @@ from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, compared_errors
-from efficientdet.evaluation.other_detections import OtherDetections
+from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, error_plots
+from efficientdet.evaluation.other_detections import read_results, rows_of_detector
 from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import CompareOptions
 from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
@@ -138,12 +138,9 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     for line in compared.lines():
         print(line)
     assert config.output_dir is not None
-    plots = compared_errors(
-        [one.analysis for one in models],
-        [one.rows for one in models],
-        [one.name for one in models],
-        index,
-        count=_DRAWN_IMAGES,
+    number_of = {image_id: number for number, image_id in enumerate(models[0].rows.evaluated_ids.tolist())}
+    plots = error_plots(
+        [(one.name, one.analysis, one.rows) for one in models], index, number_of=number_of, count=_DRAWN_IMAGES
     )
     files = {
         "compare.json": json.dumps(compared.to_json(), indent=1) + "\n",
@@ -184,9 +181,7 @@ def _detected(path: str, truth: GroundTruth, index: RecordIndex, config: Compari
     print(f"detections of {path}")
     samples = config.eval_samples
     if path.endswith(".json"):
-        rows = OtherDetections(path=path, kind="results").rows(
-            index, truth, class_names=config.class_names, samples=samples
-        )
+        rows = read_results(path, index, truth, config.class_names, samples=samples)
         if empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids)):
             print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
         return _Detected(rows._replace(masks=None), None, {})
@@ -198,13 +193,14 @@ def _detected(path: str, truth: GroundTruth, index: RecordIndex, config: Compari
         milliseconds.append(1e3 * (time.perf_counter() - start))
         return rows
 
-    others = OtherDetections(
-        path=path,
-        kind="exported file",
-        load=lambda: replace(detector, detect=detect),
+    rows = rows_of_detector(
+        replace(detector, detect=detect),
+        path,
+        index,
+        config.class_names,
+        samples=samples,
         may_differ=config.common_classes,
     )
-    rows = others.rows(index, truth, class_names=config.class_names, samples=samples)
     median = float(np.median(milliseconds[1:] or milliseconds))  # the first compiles
     cost = {"milliseconds per image": round(median, 2), "bytes": _bytes(path)}
     if detector.multiply_adds:

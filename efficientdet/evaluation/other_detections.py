@@ -1,9 +1,8 @@
 """Detections to evaluate that are not of a checkpoint: of an exported file, or results that another program wrote."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -18,47 +17,35 @@ from efficientdet.inference.detect import Detect, Detector
 from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
-from program_support.file_patterns import matching_paths
 from program_support.progress import Progress
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherDetections:
-    """An exported file that `load` opens, or a file of results in COCO's format."""
+def rows_of_detector(
+    detector: Detector,
+    path: str,
+    index: RecordIndex,
+    class_names: ClassNames,
+    *,
+    samples: int,
+    may_differ: bool = False,
+) -> DetectionRows:
+    """Detect in the images of the first `samples` records (0: all); return rows with the category ids of the data.
 
-    path: str
-    kind: Literal["exported file", "results"]
-    load: Callable[[], Detector] | None = None
-    may_differ: bool = False  # the detector may have other classes than the data; their detections are left out
+    may_differ: the detector may have other classes than the data; their detections are left out.
 
-    def rows(
-        self, index: RecordIndex | None, truth: GroundTruth, *, class_names: ClassNames, samples: int = 0
-    ) -> DetectionRows:
-        """Return the detections in the first `samples` images (0: all), with the category ids of the data.
-
-        Raises:
-            InputError: for other classes, and for results of images that the data does not have.
-        """
-        if self.load is not None:
-            assert index is not None  # an exported file needs images
-            model = self.load()
-            if not self.may_differ and not model.class_names.has_names_of(class_names):
-                raise InputError(
-                    f"{self.path}: its classes are {', '.join(model.class_names.names[:6])}; those of the data are "
-                    f"{', '.join(class_names.names[:6])}"
-                )
-            rows = detect_images(model.detect, index, samples=samples)
-            id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
-            unknown = -1  # evaluators leave out detections of categories that they do not know
-            ids = np.array([id_of.get(name, unknown) for name in model.class_names.names], np.int64)
-            return rows._replace(category_ids=ids[np.searchsorted(model.class_names.category_ids, rows.category_ids)])
-        images = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
-        if index is not None:
-            images = {
-                image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]
-            }
-        evaluated = list(images)[: samples or None]
-        return read_results(self.path, images, truth, category_ids=class_names.category_ids, evaluated=evaluated)
+    Raises:
+        InputError: the detector, opened from `path`, has other classes.
+    """
+    if not may_differ and not detector.class_names.has_names_of(class_names):
+        raise InputError(
+            f"{path}: its classes are {', '.join(detector.class_names.names[:6])}; those of the data are "
+            f"{', '.join(class_names.names[:6])}"
+        )
+    rows = detect_images(detector.detect, index, samples=samples)
+    id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    unknown = -1  # evaluators leave out detections of categories that they do not know
+    ids = np.array([id_of.get(name, unknown) for name in detector.class_names.names], np.int64)
+    return rows._replace(category_ids=ids[np.searchsorted(detector.class_names.category_ids, rows.category_ids)])
 
 
 def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
@@ -73,12 +60,7 @@ def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> De
 
 
 def read_results(
-    path: str | Path,
-    images: Mapping[int, str],
-    truth: GroundTruth,
-    *,
-    category_ids: Collection[int],
-    evaluated: list[int],
+    path: str, index: RecordIndex | None, truth: GroundTruth, class_names: ClassNames, *, samples: int = 0
 ) -> DetectionRows:
     """Return the detections of a file in COCO's results format, a list of image_id, category_id, bbox and score.
 
@@ -87,14 +69,18 @@ def read_results(
 
     Args:
         path: the JSON file; also a file with `images` and `annotations` with scores.
-        images: file name of each image of the data by its id.
+        index: the records; None: the images are those of `truth`.
         truth: the ground truth, for the sizes of masks.
-        category_ids: ids of the data.
-        evaluated: ids of the images to evaluate; detections in other images of the data are left out.
+        class_names: classes of the data.
+        samples: number of images to evaluate, from the first; 0: all. Detections in other images are left out.
 
     Raises:
         InputError: the file has another format, or image ids or category ids that the data does not have.
     """
+    images: Mapping[int, str] = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
+    if index is not None:
+        images = {image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]}
+    category_ids, evaluated = class_names.category_ids, list(images)[: samples or None]
     entries = _entries(path)
     image_ids = _image_ids(path, entries, images)
     boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)
@@ -121,26 +107,12 @@ def read_results(
     )
 
 
-def _entries(path: str | Path) -> list[dict[str, Any]]:
-    """Return the detections of a file, or of all files that match a pattern.
+def _entries(path: str) -> list[dict[str, Any]]:
+    """Return the detections of a file.
 
     Raises:
-        InputError: a file is no file of results, or two have detections of one image.
+        InputError: it is no file of results.
     """
-    entries: list[dict[str, Any]] = []
-    file_of: dict[str, str] = {}
-    for file in matching_paths(path):
-        for entry in _file_entries(file):
-            image = str(entry.get("file_name") or entry.get("image_id"))
-            if file_of.setdefault(image, file) != file:
-                raise InputError(
-                    f"{file}: has detections of image {image}, as {file_of[image]} has; expected them in one file"
-                )
-            entries.append(entry)
-    return entries
-
-
-def _file_entries(path: str) -> list[dict[str, Any]]:
     content, file_names = read_json(path), {}
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         listed_images = content.get("images")
@@ -160,7 +132,7 @@ def _file_entries(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _image_ids(path: str | Path, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
+def _image_ids(path: str, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
     """Return the image id of each detection in the data.
 
     Raises:
@@ -211,7 +183,7 @@ def _check_category(number: Any, category_ids: Collection[int]) -> None:
         raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
 
 
-def _masks(path: str | Path, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
+def _masks(path: str, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
     """Return the masks of the detections as run lengths, None if one has none."""
     if not entries or not all(entry.get("segmentation") and size for entry, size in zip(entries, sizes, strict=True)):
         return None

@@ -21,7 +21,7 @@ from efficientdet.checkpoints.provenance import (
     write_provenance,
 )
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds, with_default_thresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.data_set_evaluator import read_evaluator
@@ -108,7 +108,6 @@ class ArtifactComparison:
     """Comparison of exported files with their checkpoint."""
 
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
-        restored = replace(restored, description=with_default_thresholds(restored.description, config.threshold))
         self.restored, self._config = restored, config
         index = index_records(config.records) if config.records else None
         self._images = _images(config, index, restored)

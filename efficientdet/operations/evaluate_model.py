@@ -1,6 +1,7 @@
 """The operation of eval.py and of `efficientdet.evaluate`: turn options into a configuration and run it."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -37,12 +38,11 @@ from efficientdet.prediction.open_model import open_model
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
-from program_support.file_patterns import matching_paths
 
 _FILES_OF_FOLDERS = {  # by the flag of the folder
     "testdev_dir": (TESTDEV_FILE_NAME,),
     "report": ("report.html", "report.json"),
-    "suspects": ("suspects.html", "suspects.json", "proposed.json", "label_studio.json", "label_studio.xml"),
+    "suspects": ("suspects.html", "suspects.json", "proposed.json"),
 }
 
 
@@ -50,10 +50,11 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     """Return the COCO measures of the detector that the options name; None on every process except the first."""
     overrides = checked_overrides(options)
     json_file = existing_file(options.val_json_file, "val_json_file")
-    others = _other_detections(options)
-    prefix = None if others else existing_checkpoint(required(options.ckpt_path, "ckpt_path"), "ckpt_path")
+    open_file = _opener(options)
+    is_checkpoint = not options.results and open_file is None
+    prefix = existing_checkpoint(required(options.ckpt_path, "ckpt_path"), "ckpt_path") if is_checkpoint else None
     class_names, name, opened_records = _data_set(options, prefix, json_file=json_file)
-    runtime: dict[str, Any] = {} if others else runtime_settings(options)
+    runtime: dict[str, Any] = runtime_settings(options) if is_checkpoint else {}
     writable_file(options.output_json, "output_json")
     outputs: list[str | Path | None] = [options.output_json]
     for flag, names in _FILES_OF_FOLDERS.items():
@@ -62,7 +63,6 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
     prepare_environment()
     from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-    from efficientdet.evaluation.other_detections import OtherDetections
 
     with claimed_outputs(*outputs), opened_records as records, report_out_of_memory(batch_size=options.batch_size):
         resolved: dict[str, Any] = {
@@ -70,7 +70,7 @@ def evaluate(options: EvaluateOptions) -> EvaluationResult | None:
             "model": model_config(prefix, overrides, options, class_names=class_names, **runtime),
             "records": records,
             "data": name,
-            "others": OtherDetections(**others) if others else None,
+            "open_file": open_file,
         }
         measures = evaluate_checkpoint(EvaluationConfig(**{**vars(options), **resolved}))
     if measures is None:
@@ -107,11 +107,11 @@ def _class_names_of(prefix: str, description: Description | None, options: Evalu
     return stated and stated.names
 
 
-def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
-    """Return the fields of `OtherDetections`, None for a checkpoint.
+def _opener(options: EvaluateOptions) -> Callable[[], Any] | None:
+    """Return the function that opens an exported file, None for a checkpoint and for results.
 
     Raises:
-        InputError: for flags without effect.
+        InputError: for flags without effect, and a missing file.
     """
     path, exported = options.ckpt_path or "", format_of(options.ckpt_path)
     if options.results and path:
@@ -124,13 +124,12 @@ def _other_detections(options: EvaluateOptions) -> dict[str, Any] | None:
     if flag := first_given(options, (*CHECKPOINT_ONLY, "store_thresholds", *no_runtime)):
         raise InputError(f"{options.results or path}: is evaluated as it is, without --{flag}")
     if options.results:
-        if not matching_paths(options.results):
-            existing_file(options.results, "results")
-        return {"path": options.results, "kind": "results"}
+        existing_file(options.results, "results")
+        return None
     model = ModelConfig(ckpt_path=path)
     if exported and exported.runtimes:
         model = exported_model(exported, path, options.runtime, "ckpt_path")
-    return {"path": path, "kind": "exported file", "load": partial(open_model, model)}
+    return partial(open_model, model)
 
 
 define_flags, main = program("evaluate", EvaluateOptions, evaluate)

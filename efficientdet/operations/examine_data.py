@@ -1,12 +1,15 @@
 """The operation of doctor.py and of `efficientdet.examine`: turn options into a configuration and run it."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from dataset.records.labeled_images import LabeledImages
+
+from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.format_recognition import recognize
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.flag_paths import program, records_of, writable_folder
+from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
-from efficientdet.data_checks.check_report import NUMBERS, PAGE
-from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.operations.results import ExaminationResult
@@ -19,24 +22,15 @@ def examine(options: ExamineOptions) -> ExaminationResult:
     """Examine the data set that the options name."""
     if bool(options.records) == bool(options.images):
         raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
-    patterns = {"training": options.records, "validation": options.val_records} if options.records else {}
     hparams, fixed = _hyperparameters(options)
-    config = DataCheckConfig(
-        hparams=hparams,
-        fixed=fixed,
-        images=options.images,
-        annotations=options.annotations,
-        val_annotations=options.val_annotations,
-        records={name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern},
-        label_format=options.format,
-        images_read=options.images_read,
-        output_dir=writable_folder(options.output_dir, "output_dir") if options.output_dir else None,
-    )
-    splits = read_splits(config)  # a mistake in the files is reported before TensorFlow is imported
+    folder = writable_folder(options.output_dir, "output_dir") if options.output_dir else None
+    splits = read_splits(options)  # a mistake in the files is reported before TensorFlow is imported
     prepare_environment()
-    files = [Path(config.output_dir, name) for name in (PAGE, NUMBERS)] if config.output_dir else []
+    from efficientdet.data_checks.examination import check_data
+
+    files = [Path(folder, name) for name in ("doctor.html", "doctor.json")] if folder else []
     with claimed_outputs(*files):
-        examination, page = check_data(splits, config)
+        examination, page = check_data(splits, hparams, fixed=fixed, images_read=options.images_read, output_dir=folder)
     return ExaminationResult(
         findings=tuple(examination.findings),
         settings=examination.settings,
@@ -58,6 +52,57 @@ def _hyperparameters(options: ExamineOptions) -> tuple[Hyperparameters, frozense
     given = parse_overrides(options.hparams)
     fixed = read_source(checkpoint).fixed_settings(hparams, given)
     return with_overrides(hparams, {key: fixed[key] for key in fixed if key not in given}), frozenset(fixed)
+
+
+def read_splits(options: ExamineOptions) -> dict[str, LabeledImages]:
+    """Return the training images and, if given, the validation images; does not import TensorFlow.
+
+    Raises:
+        InputError: for unreadable files.
+    """
+    if not options.records:
+        return _read_annotations(options)
+    patterns = {"training": options.records, "validation": options.val_records}
+    records = {name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern}
+    every = tuple(path for paths in records.values() for path in paths)
+    return {name: _read_records(paths, others=every) for name, paths in records.items()}
+
+
+def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> LabeledImages:
+    from dataset.conversion.conversion_report import left_out_at_conversion
+    from dataset.records.labeled_records import labeled_records
+    from dataset.records.record_index import index_records
+
+    names = class_names_for(paths, json_file=None, json_flag=None, other_records=others)
+    images = labeled_records(index_records(paths), names)
+    boxes_left_out, images_left_out = left_out_at_conversion(paths)
+    return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
+
+
+def _read_annotations(options: ExamineOptions) -> dict[str, LabeledImages]:
+    """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
+    from dataset.conversion.folder_files import ImageFolder
+    from dataset.conversion.label_splits import read_labels
+    from dataset.conversion.labeled_annotations import labeled_annotations
+    from dataset.files.image_files import image_folder
+
+    folder = image_folder(options.images)
+    images = ImageFolder(folder)
+    images.report_unread()
+
+    def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
+        labels = recognize(path, label_format=options.format)
+        print(labels.reason)
+        return read_labels(labels, path, images, with_masks=False, label_map=None)
+
+    by_split = labeled_splits(options.annotations or folder)
+    if options.val_annotations:
+        by_split["val"] = next(iter(labeled_splits(options.val_annotations).values()))
+    if not {"", "train"} & {*by_split}:
+        print(f"split: {' and '.join(by_split)} only; examined as training images")
+        by_split["train"] = by_split.pop("test" if "test" in by_split else "val")
+    named = {"training": by_split.get("", by_split.get("train")), "validation": by_split.get("val")}
+    return {name: labeled_annotations(data, folder) for name, data in named.items() if data is not None}
 
 
 define_flags, main = program("doctor", ExamineOptions, examine)

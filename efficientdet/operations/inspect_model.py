@@ -94,7 +94,6 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
         annotate_video(
             with_thresholds(
                 open_model(model, batch_size=options.batch_size),
-                threshold=options.threshold,
                 min_score=options.min_score_thresh,
                 calibrated_scores=options.calibrated_scores,
             ),

@@ -11,7 +11,6 @@ from efficientdet.data_checks.findings import Finding, as_hparams
 if TYPE_CHECKING:  # train.py starts without COCO evaluation
     from object_detection.coco.bootstrap import Difference
     from object_detection.coco.score_calibration import ScoreCalibration
-    from object_detection.coco.score_thresholds import MissRateThresholds
 
 _MAX_SHOWN = 6  # entries of a mapping
 
@@ -122,11 +121,10 @@ class EvaluationResult(_Result):
         images: number of evaluated images.
         detections: number of detections.
         intervals: 95 % interval (low, high) of each of "numbers", "class_ap" and those of masks, by name.
-        score_thresholds: "overall" and "classes": score thresholds with the best F1; "miss_rate": those for miss_rate.
-        miss_rate_thresholds: `overall` and `classes` by name, and `table()`; None without the argument miss_rate.
+        score_thresholds: "overall" and "classes": score thresholds with the best F1.
         score_calibration: errors and maps in `classes` by name, and `table()`; None without calibrate_scores=True.
         report: report.html, or None if no report was requested.
-        suspects: suspects.html, beside the files to correct labels in; None if they were not requested.
+        suspects: suspects.html, beside the labels as proposed; None if they were not requested.
     """
 
     numbers: dict[str, float]
@@ -136,7 +134,6 @@ class EvaluationResult(_Result):
     detections: int
     intervals: dict[str, dict[str, tuple[float, float]]] = field(repr=False)
     score_thresholds: dict[str, Any] = field(repr=False)
-    miss_rate_thresholds: "MissRateThresholds | None" = field(repr=False)
     score_calibration: "ScoreCalibration | None" = field(repr=False)
     report: Path | None
     suspects: Path | None

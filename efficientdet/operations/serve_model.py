@@ -38,7 +38,6 @@ def serve_model(options: ServeOptions) -> None:
             hparams=overrides,
             class_names=options.class_names or None,
             model_name=options.model_name,
-            threshold=options.threshold,
             calibrated_scores=options.calibrated_scores,
             **runtime,
         )

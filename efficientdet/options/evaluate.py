@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from efficientdet.options.model import EvaluatedData, EvaluatedRecords, MachineOptions, RuntimeOptions, WeightsOptions
-from program_support.checked_fields import Count, CountOrZero, Help, InsideZeroToOne, checked
+from program_support.checked_fields import Count, CountOrZero, Help, checked
 
 
 @checked
@@ -21,8 +21,7 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
         str | None,
         Help(
             "JSON file with detections of any program in COCO's results format, evaluated instead of a checkpoint. "
-            "Images are found by image_id or file name. Also a glob pattern of several files, such as those of the "
-            "folds of a cross-validation, which are evaluated together."
+            "Images are found by image_id or file name."
         ),
     ] = None
     batch_size: Annotated[Count, Help("Batch size per process, or per device under KERAS_BACKEND=jax.")] = 8
@@ -47,8 +46,8 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
     suspects: Annotated[
         str | None,
         Help(
-            "Output folder for suspects.html: labels that are probably wrong, and files to correct them in. Evaluate "
-            "on images that the model was not trained on, such as those of the folds of a cross-validation."
+            "Output folder for suspects.html: labels that are probably wrong, and proposed.json to correct them in. "
+            "Evaluate on images that the model was not trained on."
         ),
     ] = None
     store_thresholds: Annotated[
@@ -58,15 +57,6 @@ class EvaluateOptions(EvaluatedData, WeightsOptions, MachineOptions, RuntimeOpti
             "export.py. Evaluations by train.py always do so."
         ),
     ] = False
-    miss_rate: Annotated[
-        InsideZeroToOne | None,
-        Help(
-            "Also find the highest score threshold of each class at which at most this fraction of the objects is "
-            "missed on new images of the same kind; stored by --store_thresholds. Evaluate on images that the model "
-            "was not trained on."
-        ),
-    ] = None
-    confidence: Annotated[InsideZeroToOne, Help("Probability with which --miss_rate holds for each class.")] = 0.9
     calibrate_scores: Annotated[
         bool,
         Help(

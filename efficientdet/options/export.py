@@ -10,7 +10,6 @@ from efficientdet.options.model import (
     GroundTruth,
     MachineOptions,
     RuntimeOptions,
-    ThresholdKind,
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, Share, checked, one_of
@@ -41,7 +40,6 @@ class ExportOptions(WeightsOptions):
     ] = None
     val_json_file: GroundTruth = None
     eval_samples: EvaluatedRecords = 0
-    threshold: ThresholdKind = None
     int8_images: Annotated[
         tuple[str, ...],
         Help(
@@ -110,7 +108,6 @@ class InspectOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "the threshold stored with the model, else 0.4."
         ),
     ] = None
-    threshold: ThresholdKind = None
     calibrated_scores: CalibratedScores = False
     nms_method: Annotated[
         str | None,

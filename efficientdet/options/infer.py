@@ -9,7 +9,6 @@ from efficientdet.options.model import (
     CalibratedScores,
     MachineOptions,
     RuntimeOptions,
-    ThresholdKind,
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, NonNegative, Share, between, checked, one_of
@@ -72,7 +71,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "thresholds with the best F1 that are stored with the model, else 0.4."
         ),
     ] = None
-    threshold: ThresholdKind = None
     calibrated_scores: CalibratedScores = False
     classes: Annotated[
         tuple[str, ...],

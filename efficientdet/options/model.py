@@ -22,15 +22,6 @@ Labels = Annotated[
 GroundTruth = Annotated[str | None, Help("COCO JSON file with the ground truth. Default: the boxes in the records.")]
 EvaluatedRecords = Annotated[CountOrZero, Help("Number of records to evaluate, from the first; 0: all.")]
 Formats = Annotated[tuple[str, ...], Help("Formats to export, comma-separated: ")]
-ThresholdKind = Annotated[
-    str | None,
-    one_of("f1", "miss_rate"),
-    Help(
-        "Which of the score thresholds stored with the model to use: those with the best F1, or those of eval.py "
-        "--miss_rate.",
-        "f1",
-    ),
-]
 CalibratedScores = Annotated[
     bool,
     Help(

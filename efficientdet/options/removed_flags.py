@@ -21,6 +21,8 @@ _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
+_MISS_RATE = Gone("no user asked for thresholds with a guaranteed miss rate; the best F1 is stored")
+_THRESHOLD = Gone("the thresholds with the best F1 are used; --min_score_thresh sets another", ("f1",))
 _EXPORTS = Gone("export.py --output_dir=FOLDER --formats=.. writes such files")
 
 ALIASES = {
@@ -73,21 +75,25 @@ GONE = {
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
     "evaluate": {
+        "confidence": _MISS_RATE,
         "engine": Gone(
             "infer.py --engine=ray --format=coco detects on a cluster, eval.py --results measures it", ("local",)
         ),
         "gcp_project": _TPU,
+        "miss_rate": _MISS_RATE,
         "only_this_epoch": Gone(
             "it had no effect; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"
         ),
         "tpu": _TPU,
         "tpu_zone": _TPU,
     },
+    "export": {"threshold": _THRESHOLD},
     "infer": {
         "apply_exif_orientation": Gone(
             "images are rotated by their EXIF orientation, as in all programs", ("True",), True
         ),
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
+        "threshold": _THRESHOLD,
     },
     "quickstart": {
         "folds": Gone("a cross-validation by the quick start was removed; train.py trains on any records"),
@@ -114,6 +120,10 @@ GONE = {
         ),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,
+        "threshold": _THRESHOLD,
+    },
+    "serve": {
+        "threshold": Gone("the thresholds with the best F1 are used; --min_score sets another", ("f1",)),
     },
     "next_images": {
         "strategy": Gone("doubt or novelty alone had no measured gain over their product", ("expected_gain",)),

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from efficientdet.options.model import CalibratedScores, CheckpointOptions, RuntimeOptions, ThresholdKind
+from efficientdet.options.model import CalibratedScores, CheckpointOptions, RuntimeOptions
 from program_support.checked_fields import Count, Help, Limit, Share, at_least, between, checked
 
 MAX_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
@@ -71,7 +71,6 @@ class ServeOptions(CheckpointOptions, RuntimeOptions, RequestLimits, LabelStudio
             "model, else 0.4."
         ),
     ] = None
-    threshold: ThresholdKind = None
     calibrated_scores: CalibratedScores = False
     allowed_hosts: Annotated[
         tuple[str, ...] | None,

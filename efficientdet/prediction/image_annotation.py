@@ -240,7 +240,6 @@ def open_detector(
     tiling = config.tiling or opened.tiling
     return with_thresholds(
         with_classes(opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=on_progress), config.classes),
-        threshold=config.threshold,
         min_score=config.min_score_thresh,
         calibrated_scores=config.calibrated_scores,
     )

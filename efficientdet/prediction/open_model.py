@@ -31,7 +31,6 @@ def load_detector(
     precision: str | None = None,
     use_xla: bool | None = None,
     int8_images: Sequence[str] = (),
-    threshold: str | None = None,
     calibrated_scores: bool = False,
 ) -> "Detector":
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
@@ -51,8 +50,6 @@ def load_detector(
         precision: float32, mixed_float16 or mixed_bfloat16. Default: mixed_float16 with an accelerator, else float32.
         use_xla: compile with XLA. Default: only with an accelerator.
         int8_images: with "openvino", image files for the calibration of an int8 network.
-        threshold: which of the stored score thresholds to use: "f1", or "miss_rate", those of `evaluate(...,
-            miss_rate=0.05, store_thresholds=True)`. Default: "f1" unless the file was exported with "miss_rate".
         calibrated_scores: replace each score by the probability that the detection is correct, with the maps of
             `evaluate(..., calibrate_scores=True, store_thresholds=True)`.
 
@@ -60,7 +57,7 @@ def load_detector(
         A detector; its `predict` detects objects in images.
 
     Raises:
-        InputError: there is no such checkpoint, a setting does not apply to it, or it stores no such thresholds.
+        InputError: there is no such checkpoint, a setting does not apply to it.
     """
     from efficientdet.configuration.model_config import ModelConfig
     from efficientdet.devices.runtime_environment import prepare_environment
@@ -87,7 +84,7 @@ def load_detector(
         settings |= {"averaged": averaged, "precision": precision, "use_xla": use_xla, "runtime": runtime}
         config = ModelConfig(int8_images=tuple(int8_images), **settings)
     detector = replace(open_model(config, batch_size=batch_size, owns_process=False), read_frames=_frames_of_video)
-    detector = replace(detector, batch_size=batch_size, thresholds=detector.thresholds.chosen(threshold))
+    detector = replace(detector, batch_size=batch_size)
     return detector.with_calibrated_scores() if calibrated_scores else detector
 
 
@@ -136,17 +133,14 @@ def open_model(
     return open_checkpoint(config, batch_size=batch_size, owns_process=owns_process, once=once)
 
 
-def with_thresholds(
-    detector: "Detector", *, threshold: str | None, min_score: float | None, calibrated_scores: bool
-) -> "Detector":
-    """Return the detector with --min_score_thresh for all classes or the thresholds of --threshold; print them.
+def with_thresholds(detector: "Detector", *, min_score: float | None, calibrated_scores: bool) -> "Detector":
+    """Return the detector with --min_score_thresh for all classes, else the stored thresholds; print them.
 
     Raises:
-        InputError: the model stores no thresholds of this kind, or no calibration for --calibrated_scores.
+        InputError: the model stores no calibration for --calibrated_scores.
     """
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 
-    detector = replace(detector, thresholds=detector.thresholds.chosen(threshold))
     if calibrated_scores:
         detector = detector.with_calibrated_scores()
     thresholds = detector.thresholds

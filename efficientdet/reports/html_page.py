@@ -14,8 +14,7 @@ from program_support.errors import printable
 Curve = Sequence[tuple[float, float]]  # (x, y)
 
 _WIDTH, _HEIGHT = 420, 216  # units of a chart's coordinate system; about CSS pixels
-_SMALL_WIDTH, _SMALL_HEIGHT = 210, 128  # a chart in a grid
-_LEFT, _SMALL_LEFT, _BOTTOM, _TOP, _RIGHT = 66, 32, 38, 10, 8  # margins for tick labels and axis titles
+_LEFT, _BOTTOM, _TOP, _RIGHT = 66, 38, 10, 8  # margins for tick labels and axis titles
 _MAX_POINTS = 2 * _WIDTH  # points of a curve
 _NUMERIC = ' class="n"'
 SERIES = tuple(f"var(--series-{number})" for number in range(8))  # colors of the curves of a chart
@@ -48,9 +47,8 @@ h1,h2,h3,p,li,figcaption{overflow-wrap:anywhere}p.lead{color:var(--soft);margin:
 p.big{font-size:1.6em;line-height:1.3;font-weight:600;margin:.4em 0}
 .row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:20px}
 .thumbnails{grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr))}
-.many{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:14px}
-.row+.many,.wide+.many,.many+.row,.wide+p.lead,.row+details{margin-top:1.2em}
-figure{margin:0;min-width:0}figcaption{font-weight:600}.many figcaption{font-size:.85em}
+.wide+p.lead,.row+details{margin-top:1.2em}
+figure{margin:0;min-width:0}figcaption{font-weight:600}
 svg{display:block;width:100%;height:auto;background:var(--ground);border:1px solid var(--line);border-radius:4px}
 svg text{font-size:12px;fill:var(--soft)}svg line{stroke:var(--line)}svg text.axis{fill:var(--text)}
 .keys{display:flex;flex-wrap:wrap;gap:2px 16px;margin:.4em 0;font-size:.9em}
@@ -154,11 +152,6 @@ def row(figures: Iterable[str], *, thumbnails: bool = False) -> str:
     return f'<div class="row{" thumbnails" if thumbnails else ""}">{shown}</div>' if shown else ""
 
 
-def grid(figures: Sequence[str]) -> str:
-    """Return a grid of small charts."""
-    return f'<div class="many">{"".join(figures)}</div>' if figures else ""
-
-
 def collapsible(summary: str, content: str) -> str:
     """Return content that is hidden until the reader opens it, or nothing if the content is empty."""
     return f"<details><summary>{_escaped(summary)}</summary>{content}</details>" if content else ""
@@ -249,38 +242,28 @@ def _bar(share: float) -> str:
 
 
 def chart_figure(
-    name: str,
-    curves: Mapping[str, Curve],
-    *,
-    x_label: str,
-    y_label: str,
-    highest: float | None = None,
-    small: bool = False,
+    name: str, curves: Mapping[str, Curve], *, x_label: str, y_label: str, highest: float | None = None
 ) -> str:
-    """Return a chart with its title and, unless `small`, the legend of several curves; nothing without a point."""
-    drawn = chart(list(curves.values()), x_label=x_label, y_label=y_label, highest=highest, small=small)
-    names = legend(dict(zip(curves, SERIES, strict=False))) if len(curves) > 1 and not small else ""
+    """Return a chart with its title and the legend of several curves; nothing without a point."""
+    drawn = chart(list(curves.values()), x_label=x_label, y_label=y_label, highest=highest)
+    names = legend(dict(zip(curves, SERIES, strict=False))) if len(curves) > 1 else ""
     return f"<figure><figcaption>{_escaped(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
 
 
-def chart(
-    curves: Sequence[Curve], *, x_label: str, y_label: str, highest: float | None = None, small: bool = False
-) -> str:
+def chart(curves: Sequence[Curve], *, x_label: str, y_label: str, highest: float | None = None) -> str:
     """Return curves on common axes as SVG. The vertical axis starts at 0 unless a value is negative.
 
     Args:
         curves: Points (x, y); a value that is NaN or infinite is left out.
         x_label: Title of the horizontal axis.
-        y_label: Title of the vertical axis, drawn unless the chart is `small`.
+        y_label: Title of the vertical axis.
         highest: Upper end of the vertical axis. Default: the largest value.
-        small: Draw a chart for a grid.
     """
     finite = [_thinned([(x, y) for x, y in curve if math.isfinite(y)]) for curve in curves]
     points = [point for curve in finite for point in curve]
     if not points:
         return ""
-    width, height, left = (_SMALL_WIDTH, _SMALL_HEIGHT, _SMALL_LEFT) if small else (_WIDTH, _HEIGHT, _LEFT)
-    right, bottom = width - _RIGHT, height - _BOTTOM
+    left, right, bottom = _LEFT, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(0.0, min(y for _, y in points)), max(y for _, y in points) if highest is None else highest
     high = high if high > low else low + 1.0
@@ -301,23 +284,22 @@ def chart(
     ticks = "".join(
         f'<line x1="{left}" x2="{right}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>'
         f'<text x="{left - 5}" y="{down(y) + 4:.1f}" text-anchor="end">{_number(y)}</text>'
-        for y in _ticks(low, high, 2 if small else 4)
+        for y in _ticks(low, high, 4)
     )
     ticks += "".join(
         f'<text x="{across(x):.1f}" y="{bottom + 15}" '
         f'text-anchor="{"end" if across(x) > right - 20 else "middle"}">{_number(x)}</text>'
-        for x in _ticks(first, last, 2 if small else 4)
+        for x in _ticks(first, last, 4)
     )
     center = (left + right) / 2
-    titles = f'<text class="axis" x="{center}" y="{height - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
-    if not small:
-        middle = (bottom + _TOP) / 2
-        titles += (
-            f'<text class="axis" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
-            f"{_escaped(y_label)}</text>"
-        )
+    titles = f'<text class="axis" x="{center}" y="{_HEIGHT - 6}" text-anchor="middle">{_escaped(x_label)}</text>'
+    middle = (bottom + _TOP) / 2
+    titles += (
+        f'<text class="axis" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
+        f"{_escaped(y_label)}</text>"
+    )
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_escaped(f"{y_label} by {x_label}")}">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_escaped(f"{y_label} by {x_label}")}">'
         f"{ticks}{lines}{titles}</svg>"
     )
 

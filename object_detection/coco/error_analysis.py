@@ -148,11 +148,6 @@ class ErrorAnalysis:
             comparison.detections.images[wrong], minlength=images
         )
 
-    def worst_images(self, count: int) -> list[ImageErrors]:
-        """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
-        worst = np.argsort(-self.mistakes, kind="stable")[:count]
-        return self.errors_of(worst[self.mistakes[worst] > 0])
-
     def errors_of(self, images: np.ndarray) -> list[ImageErrors]:
         """Return the errors of images, given by their places in `comparison.image_ids`."""
         missed, wrong, detected_objects, right = self._outcome_rows

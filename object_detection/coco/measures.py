@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from object_detection.coco.score_calibration import ScoreCalibration
-from object_detection.coco.score_thresholds import MissRateThresholds
 
 MEASURES = {  # name -> definition
     "AP": "precision, IoU 0.50 to 0.95",
@@ -21,7 +20,6 @@ MEASURES = {  # name -> definition
     "ARl": "recall, objects > 96x96 px",
 }
 MEASURE_NAMES = tuple(MEASURES)
-_WIDE = 0.1  # an interval of AP from which on more images are recommended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +39,7 @@ class CocoMeasures:
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
     # 95 % interval (low, high) of each metric of the field of this name: numbers, class_ap, mask_numbers, ...; {}: none
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    miss_rate_thresholds: MissRateThresholds | None = None
     score_calibration: ScoreCalibration | None = None
-
-    def with_miss_rate(self, thresholds: MissRateThresholds) -> "CocoMeasures":
-        """Return the measures with thresholds for a miss rate, which are also stored with a model."""
-        stored = dict(self.score_thresholds)
-        if stored:
-            stored["miss_rate"] = thresholds.to_store(otherwise=stored["overall"])
-        return replace(self, score_thresholds=stored, miss_rate_thresholds=thresholds)
 
     def with_score_calibration(self, calibration: ScoreCalibration) -> "CocoMeasures":
         """Return the measures with a calibration of the scores, which is also stored with a model."""
@@ -57,17 +47,6 @@ class CocoMeasures:
         if stored:
             stored["score_calibration"] = calibration.to_store()
         return replace(self, score_thresholds=stored, score_calibration=calibration)
-
-    @property
-    def advice(self) -> str:
-        """Return how many more images would halve a wide interval of AP; empty for a narrow one."""
-        low, high = self.intervals.get("numbers", {}).get("AP", (0.0, 0.0))
-        if high - low <= _WIDE:
-            return ""
-        return (
-            f"the interval of AP is {100 * (high - low):.0f} points wide; {3 * self.images} images more than these "
-            f"{self.images} would halve it"  # the width falls with the square root of their number
-        )
 
     def shown_interval(self, values: str, name: str) -> str:
         """Return the interval of a metric of a field such as `numbers` as text, empty without one."""
@@ -80,9 +59,9 @@ class CocoMeasures:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
-        objects = {"miss_rate_thresholds": self.miss_rate_thresholds, "score_calibration": self.score_calibration}
-        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", *objects)}
-        rest |= {name: value.to_json() for name, value in objects.items() if value}
+        rest = {name: value for name, value in vars(self).items() if name not in ("numbers", "score_calibration")}
+        if self.score_calibration:
+            rest["score_calibration"] = self.score_calibration.to_json()
         return {
             **self.numbers,
             **{name: value for name, value in rest.items() if value or not name.startswith(("mask_", "intervals"))},
@@ -115,8 +94,6 @@ class CocoMeasures:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
         if self.mask_explanation:
             lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
-        if self.advice:
-            lines += ["", self.advice]
         return "\n".join(lines)
 
     def _class_table(self) -> list[str]:

@@ -10,14 +10,14 @@ detections, and with it every AP, stays the same. a = b = 1, c = 0 changes nothi
 keeps a class with few detections near them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from object_detection.coco.matching import Comparison
-from object_detection.coco.score_thresholds import MIN_OBJECTS, text_table
+from object_detection.coco.score_thresholds import MIN_OBJECTS
 
 BINS = 10  # score intervals of equal width in 0 .. 1
 _LOWEST = 1e-7  # scores are limited to this and 1 - this
@@ -96,7 +96,7 @@ class ScoreCalibration:
         total = ("all classes", f"{self.before.expected_error:.4f}", f"{self.after.expected_error:.4f}", "", "")
         lines = [("class", "before", "after", "objects", ""), *self.rows(), total]
         lead = "expected calibration error of the scores, on images that the calibration was not fitted to"
-        return f"{lead}\n{text_table(lines)}"
+        return f"{lead}\n{_text_table(lines)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`."""
@@ -210,3 +210,10 @@ def _log_loss(probabilities: np.ndarray, right: np.ndarray) -> float:
 def _features(scores: np.ndarray | float) -> np.ndarray:
     limited = np.clip(np.asarray(scores, np.float64), _LOWEST, 1 - _LOWEST)
     return np.stack((np.log(limited), -np.log1p(-limited), np.ones_like(limited)), axis=-1)
+
+
+def _text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text as lines with aligned columns; all but the first and the last are aligned to the right."""
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], [*widths[:-1], 0])]) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
