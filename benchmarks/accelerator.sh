@@ -55,7 +55,7 @@ done
 for size in $(tr ',' ' ' <<<"$STEP_BATCHES"); do
     # 8 boxes of the 100 slots that XLA always computes
     part "step-$size" 480 "$PYTHON" benchmarks/training_step.py --size="$SIZE" --batch_size="$size" --steps="$STEPS" \
-        --precision="$PRECISION" --boxes 8 --no_toy --trace="$OUT/trace-$size"
+        --precision="$PRECISION" --boxes 8 --trace="$OUT/trace-$size"
     part "kernels-$size" 60 "$PYTHON" benchmarks/kernels.py "$OUT/trace-$size"
 done
 if [[ -z "$RECORDS" ]] || ! "$PYTHON" -c 'import tensorflow' 2>"$OUT/tensorflow.log"; then

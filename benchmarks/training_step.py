@@ -3,10 +3,9 @@
 `python benchmarks/training_step.py [--model=efficientdet-d0 --size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
 
 Times the complete step (assignment, losses, gradients, clipping, update, average) on a random batch for each number of
-boxes per image and, in turn, forward and backward of the network alone with a toy loss (sum of squares), as figures of
-other projects usually do. A batch has as many object slots as the input would produce: all, or on TensorFlow on a CPU
-the used ones. With KERAS_BACKEND=jax only the complete step is timed, with or without TensorFlow installed. On an
-accelerator several steps are timed together, as training starts the next step before it reads the result of the last.
+boxes per image, in turn. A batch has as many object slots as the input would produce: all, or on TensorFlow on a CPU
+the used ones. KERAS_BACKEND=jax needs no TensorFlow. On an accelerator several steps are timed together, as training
+starts the next step before it reads the result of the last.
 """
 
 import argparse
@@ -73,22 +72,6 @@ def complete_step(detector: DenseDetector, hparams, *, together: int) -> Callabl
     return steps
 
 
-def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
-    """Return forward and backward of the network under TensorFlow."""
-    import tensorflow as tf
-
-    pixels = detector.normalize(batch.images, batch.sizes)
-    weights = [variable.value for variable in detector.network.trainable_variables]
-
-    @tf.function(autograph=False)
-    def step():
-        with tf.GradientTape() as tape:
-            loss = sum(tf.reduce_sum(tf.square(output)) for output in detector.network(pixels, training=True))
-        return loss, tape.gradient(loss, weights)
-
-    return lambda: float(step()[0])
-
-
 def main() -> None:
     """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -99,7 +82,6 @@ def main() -> None:
     parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="Numbers of boxes per image.")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
-    parser.add_argument("--no_toy", action="store_true", help="Time only the complete step.")
     parser.add_argument("--trace", help="Folder for a profiler's trace of the last run, see kernels.py.")
     arguments = parser.parse_args()
     if accelerator_count() == 0:
@@ -125,8 +107,6 @@ def main() -> None:
     together = 10 if accelerator_count() else 1
     step = complete_step(detector, hparams, together=together)
     steps = {f"complete step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
-    if on_tensorflow and not arguments.no_toy:
-        steps["network, toy loss"] = toy_step(detector, batches[arguments.boxes[0]]), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(arguments.steps + 1):
         for name, (step, count) in steps.items():

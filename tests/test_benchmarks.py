@@ -55,7 +55,6 @@ def test_training_step():
     assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
         "complete step, 8 boxes",
         "complete step, 40 boxes",
-        "network, toy loss",
     ]
     assert "peak memory" in shown
 
