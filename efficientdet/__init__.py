@@ -26,7 +26,7 @@ _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "InputError": "program_support.errors",
     "TrackCounts": "plugins.streams.lines_and_zones",
     "load_detector": "prediction.open_model",
-    "read_frames": "prediction.video_source",
+    "read_frames": "plugins.streams.video_source",
     **dict.fromkeys(_FUNCTIONS, "operations.interface"),
 }
 __all__ = ["__version__", *_MODULES]

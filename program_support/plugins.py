@@ -66,9 +66,12 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
         "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
         "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
-        "video": "efficientdet.plugins.streams.tracks:VideoTracks",
     },
-    "efficientdet.video_recorders": {"events": "efficientdet.plugins.streams.event_clips:EventRecorder"},
+    "efficientdet.video": {
+        "annotate": "efficientdet.plugins.streams.video:annotate_video",
+        "frames": "efficientdet.plugins.streams.video_source:read_frames",
+        "open": "efficientdet.plugins.streams.video_source:open_source",
+    },
 }
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import video_source
+from efficientdet.plugins.streams import video_source
+from efficientdet.plugins.streams.video import annotate_video
+from efficientdet.plugins.streams.video_source import NewestFrames, open_live, read_frames
 from efficientdet.prediction.inputs import Inputs, find_inputs, recording_stem, shown_source
-from efficientdet.prediction.video import annotate_video
-from efficientdet.prediction.video_source import NewestFrames, open_live, read_frames
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

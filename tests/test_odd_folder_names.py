@@ -11,8 +11,8 @@ import pytest
 from standins import environment
 
 from dataset.synthetic import draw_data_set
-from efficientdet.prediction.video_files import VideoFile
-from efficientdet.prediction.video_source import read_frames
+from efficientdet.plugins.streams.video_files import VideoFile
+from efficientdet.plugins.streams.video_source import read_frames
 from program_support.file_patterns import matching_paths, without_magic
 
 pytestmark = pytest.mark.slow

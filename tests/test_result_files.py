@@ -21,8 +21,8 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
+from efficientdet.plugins.streams import video, video_source
 from efficientdet.prediction import image_annotation as annotate_module
-from efficientdet.prediction import video, video_source
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs, find_inputs
 from object_detection.coco.results import DetectionRows, results_json

@@ -12,9 +12,9 @@ import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import TrackSettings
-from efficientdet.prediction import video as video_module
-from efficientdet.prediction.video import annotate_video
-from efficientdet.prediction.video_source import VideoSource
+from efficientdet.plugins.streams import video as video_module
+from efficientdet.plugins.streams.video import annotate_video
+from efficientdet.plugins.streams.video_source import VideoSource
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))

@@ -12,9 +12,9 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.prediction import video_source
-from efficientdet.prediction.video import annotate_video
-from efficientdet.prediction.video_files import VideoFile
+from efficientdet.plugins.streams import video_source
+from efficientdet.plugins.streams.video import annotate_video
+from efficientdet.plugins.streams.video_files import VideoFile
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

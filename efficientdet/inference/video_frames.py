@@ -9,6 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
+
+
+class UnreadableVideo(InputError):
+    """A video file without a decodable frame."""
 
 
 class VideoFrame(NamedTuple):

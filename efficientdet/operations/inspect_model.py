@@ -18,6 +18,7 @@ from efficientdet.options.export import RANDOM_WEIGHTS, InspectOptions
 from efficientdet.options.model import MOST_DRAWN
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
+from program_support.plugins import load_plugin
 
 
 def inspect(options: InspectOptions) -> None:
@@ -86,12 +87,11 @@ def _video(model: ModelConfig, options: InspectOptions) -> None:
     writable_file(output, "output_video")
     _check_saved_model(model, options)
     from efficientdet.prediction.open_model import open_model, with_thresholds
-    from efficientdet.prediction.video import annotate_video
 
     _prepare(needs_tensorflow=True)
     model = replace(model, ckpt_path=options.saved_model_dir or model.ckpt_path)
     with claimed_outputs(output):
-        annotate_video(
+        load_plugin("efficientdet.video", "annotate")(
             with_thresholds(
                 open_model(model, batch_size=options.batch_size),
                 min_score=options.min_score_thresh,

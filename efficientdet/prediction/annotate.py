@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dataset.files.image_files import distinct_names, image_ids
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files
-from efficientdet.inference.video_frames import FrameDetections
+from efficientdet.inference.video_frames import FrameDetections, UnreadableVideo
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, ReaderGone, detection_message
 from efficientdet.prediction.image_annotation import (
@@ -30,6 +30,7 @@ from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs, remove_outputs
 from program_support.engines import CORES_OF_NETWORK, LOCAL, connected
 from program_support.errors import InputError, printable
+from program_support.plugins import load_plugin
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
@@ -60,10 +61,8 @@ def annotate(config: AnnotationConfig, messages: Messages = NO_MESSAGES) -> None
 def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Path], videos: dict[str, Path]) -> None:
     inputs = config.inputs
     messages.open()
-    if inputs.camera is not None:
-        from efficientdet.prediction.video_source import open_source
-
-        open_source(inputs.camera, live=True).release()  # checked before the detector is loaded, which takes longer
+    if inputs.camera is not None:  # checked before the detector is loaded, which takes longer
+        load_plugin("efficientdet.video", "open")(inputs.camera, live=True).release()
     failures: list[str] = []
     with contextlib.ExitStack() as stack:
         tiles, tasks, once = _TileProgress(), None, config.runs_network_once
@@ -178,10 +177,7 @@ def _annotate_images(
 
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, outlets: _Outlets) -> None:
     """Annotate videos or a camera; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
-    from efficientdet.prediction.video import annotate_video
-    from efficientdet.prediction.video_source import UnreadableVideo
-
-    camera, model = config.inputs.camera, outlets.model
+    camera, model, annotate_video = config.inputs.camera, outlets.model, load_plugin("efficientdet.video", "annotate")
     sources = videos if camera is None else {camera: camera_output(config, camera)}
     ids = itertools.count(first_id)
     for source, target in sources.items():

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from program_support.errors import InputError, nearest_name
+from program_support.plugins import load_plugin
 
 if TYPE_CHECKING:
     from efficientdet.configuration.model_config import ModelConfig
@@ -89,9 +90,7 @@ def load_detector(
 
 
 def _frames_of_video(name: str) -> "Iterator[VideoFrame]":
-    from efficientdet.prediction.video_source import read_frames
-
-    return read_frames(name)
+    return load_plugin("efficientdet.video", "frames")(name)
 
 
 def _on_this_machine(path: str) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame, utc_text
+from efficientdet.plugins.streams.video_files import Draw, Recorder, VideoFile
+from efficientdet.plugins.streams.video_source import VideoSource
 from efficientdet.prediction.inputs import shown_source
-from efficientdet.prediction.video_files import Draw, Recorder, VideoFile
-from efficientdet.prediction.video_source import VideoSource
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import printable
 from program_support.progress import duration

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import cv2
 import numpy as np
 
-from efficientdet.inference.video_frames import VideoFrame
+from efficientdet.inference.video_frames import UnreadableVideo, VideoFrame
 from efficientdet.prediction.inputs import find_inputs, is_stream, shown_source
 from program_support.errors import InputError
 
@@ -173,10 +173,6 @@ class NewestFrames:
 _USUAL_FPS = 25.0  # default for a source without a frame rate
 _LARGEST_FPS = 1000.0  # some streams state the ticks of their clock
 _MIN_DECODED = 0.9  # fraction of the file's frame count, which some formats only estimate from the duration
-
-
-class UnreadableVideo(InputError):
-    """A video file without a decodable frame."""
 
 
 class VideoSource:

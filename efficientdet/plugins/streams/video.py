@@ -14,12 +14,11 @@ from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, TrackSettings, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
+from efficientdet.plugins.streams.video_files import Recorder, VideoRecorder
+from efficientdet.plugins.streams.video_source import VideoSource
 from efficientdet.prediction.detection_messages import ReaderGone
 from efficientdet.prediction.image_annotation import drawn_rows
 from efficientdet.prediction.inputs import shown_source
-from efficientdet.prediction.video_files import Recorder, VideoRecorder
-from efficientdet.prediction.video_source import VideoSource
-from program_support.plugins import load_plugin
 from program_support.progress import Progress
 from program_support.signals import Listener
 
@@ -117,8 +116,9 @@ def _tracks(settings: TrackSettings | None, model: Detector, source: VideoSource
     if settings is None:
         yield None
         return
-    of_video = load_plugin("efficientdet.tracking", "video")
-    tracks = of_video(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
+    from efficientdet.plugins.streams.tracks import VideoTracks
+
+    tracks = VideoTracks(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
     with contextlib.closing(tracks):
         yield tracks
 
@@ -139,9 +139,9 @@ def _drawn(found: FrameDetections, names: ClassNames) -> np.ndarray:
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
     if save == "events":
-        return load_plugin("efficientdet.video_recorders", save)(
-            target, source, model.class_names, seconds=event_seconds
-        )
+        from efficientdet.plugins.streams.event_clips import EventRecorder
+
+        return EventRecorder(target, source, model.class_names, seconds=event_seconds)
     if save == "video":
         return VideoRecorder(target, source.frames_per_second, is_live=source.is_live)
     return Recorder()
