@@ -15,9 +15,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}" "${DEVICE:=cuda}"
 : "${STEP_BATCHES=64,128}" "${BS=1,128}" "${RUNS:=100}" "${STEPS:=20}" "${PEER:=}" "${RECORDS:=}" "${VAL:=}" "${EPOCHS:=2}"
-export KERAS_BACKEND=jax PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" XDG_CACHE_HOME="$OUT/cache"
+export KERAS_BACKEND=jax PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$OUT"
 OUT="$(realpath "$OUT")"
+export XDG_CACHE_HOME="$OUT/cache"
 missing=()
 
 # part NAME SECONDS COMMAND...: keep the command's output in NAME.txt if it ends in time without an error.
@@ -48,18 +49,20 @@ whole_program() {
 export -f inference whole_program
 export BS OUT PYTHON PRECISION RECORDS RUNS SIZE STEP_BATCHES VAL EPOCHS
 for size in $(tr ',' ' ' <<<"$BS"); do
+    [[ -e "$OUT/inference-$size-cold.txt" ]] || rm -rf "$OUT/cache"
     for cache in cold warm; do
         part "inference-$size-$cache" 300 bash -c 'inference "$@"' _ "$size" "inference-$size-$cache"
     done
 done
 for size in $(tr ',' ' ' <<<"$STEP_BATCHES"); do
+    [[ -e "$OUT/step-$size.txt" ]] || rm -rf "$OUT/trace-$size" "$OUT/kernels-$size.txt"
     # 8 boxes of the 100 slots that XLA always computes
     part "step-$size" 480 "$PYTHON" benchmarks/training_step.py --size="$SIZE" --batch_size="$size" --steps="$STEPS" \
         --precision="$PRECISION" --boxes 8 --trace="$OUT/trace-$size"
-    part "kernels-$size" 60 "$PYTHON" benchmarks/kernels.py "$OUT/trace-$size"
+    [[ ! -e "$OUT/step-$size.txt" ]] || part "kernels-$size" 60 "$PYTHON" benchmarks/kernels.py "$OUT/trace-$size"
 done
-if [[ -z "$RECORDS" ]] || ! "$PYTHON" -c 'import tensorflow' 2>"$OUT/tensorflow.log"; then
-    missing+=("train.py and the input (RECORDS= and TensorFlow)")
+if [[ -z "$RECORDS" || -z "$STEP_BATCHES" ]] || ! "$PYTHON" -c 'import tensorflow' 2>"$OUT/tensorflow.log"; then
+    missing+=("train.py and the input (RECORDS=, STEP_BATCHES= and TensorFlow)")
 else
     part "train" 420 bash -c whole_program
     for cores in 1 4 8 16; do
@@ -72,7 +75,8 @@ if [[ -n "$PEER" ]]; then
     [[ -z "$STEP_BATCHES" ]] || options+=(--training="${STEP_BATCHES##*,}")
     [[ "$PRECISION" == float32 ]] || options+=(--bfloat16)
     [[ "$DEVICE" == cpu ]] || options+=(--compile)
-    mapfile -t sizes < <(tr ',' '\n' <<<"$BS")
+    sizes=()
+    [[ -z "$BS" ]] || mapfile -t sizes < <(tr ',' '\n' <<<"$BS")
     part "effdet" 420 "$PEER" benchmarks/peers/peer_effdet.py "${options[@]}" --forward "${sizes[@]}"
 else
     missing+=("effdet (PEER=)")

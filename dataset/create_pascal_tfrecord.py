@@ -55,8 +55,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "label_map_json_path",
         "",
-        'JSON file with class ids, {"name": id, ...}, or the .classes.json of '
-        "another conversion. Default: the 20 VOC classes, or all names in the folder in alphabetical order.",
+        'File with class ids: JSON as {"name": id, ...}, the .classes.json of another conversion, or YAML, .pbtxt '
+        "or .txt. Default: the 20 VOC classes, or all names in the folder in alphabetical order.",
     )
     flags.DEFINE_alias("label_map_json", "label_map_json_path")
     flags.DEFINE_boolean("ignore_difficult_instances", False, "Skip objects marked as difficult.")

@@ -171,7 +171,7 @@ class ConvertOptions(WritingOptions):
     label_map_json_path: Annotated[
         str,
         Help(
-            'JSON file with class ids, {"name": id, ...}, or the .classes.json of another conversion. Default: the ids '
-            "of the data set, or names numbered from 1 in alphabetical order."
+            'File with class ids: JSON as {"name": id, ...}, the .classes.json of another conversion, or YAML, .pbtxt '
+            "or .txt. Default: the ids of the data set, or names numbered from 1 in alphabetical order."
         ),
     ] = ""

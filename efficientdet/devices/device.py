@@ -294,16 +294,15 @@ def _jitted(function: Callable, network: keras.Model, *, constant_weights: bool)
             return function(*arguments)
 
     def call(*arguments):
-        values = [variable.value for variable in variables]
-        devices = len(values[0].sharding.device_set) if values else 1
-        shards = devices > 1 and not uses_gloo()
-        if shards and all(len(array) % devices == 0 for array in jax.tree.leaves(arguments)):
-            arguments = shard_batch(arguments, devices)
-        elif devices > 1:
-            values = [value.addressable_data(0) for value in values]
-        else:  # the same for all: a program is compiled again for weights that are placed in another way
-            values = jax.device_put(values, jax.local_devices()[0])
+        devices = len(variables[0].value.sharding.device_set) if variables else 1
+        divides = all(len(array) % devices == 0 for array in jax.tree.leaves(arguments))
+        is_sharded = devices > 1 and not uses_gloo() and divides
+        arguments = shard_batch(arguments, devices) if is_sharded else arguments
         arguments = jax.tree.map(jax.numpy.asarray, arguments)
-        return constants(*arguments) if constants else run(values, *arguments)
+        if constants:
+            return constants(*arguments)
+        values = [variable.value for variable in variables]
+        # On one device all in the same form: a program is compiled again for weights that are placed in another way
+        return run(values if is_sharded else [value.addressable_data(0) for value in values], *arguments)
 
     return call

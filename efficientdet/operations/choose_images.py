@@ -10,6 +10,7 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.options.next_images import NextImagesOptions
+from efficientdet.quickstart.output_folder import latest_round, present_round, round_folder
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
 from program_support.plugins import load_plugin
@@ -23,9 +24,12 @@ def choose_images(options: NextImagesOptions) -> None:
             f"--model={folder}: is {exported.title}, which has no features; expected a checkpoint or an output folder "
             "of quickstart.py"
         )
-    prefix = existing_checkpoint(folder, "model")
+    top = Path(folder)  # of a quick start, whose later rounds are below it
+    prefix = existing_checkpoint(
+        str(round_folder(top, number)) if (number := present_round(top)) > 1 else folder, "model"
+    )
     paths = find_images(options.images or [required(None, "images")], flag="images")
-    records = _labeled(options, folder)
+    records = _labeled(options, str(round_folder(top, latest_round(top))))
     resolved = replace(
         options,
         format=tuple(chosen_formats(options.format)),

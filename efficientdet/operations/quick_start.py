@@ -7,6 +7,7 @@ from efficientdet.configuration.flag_paths import program, writable_folder
 from efficientdet.configuration.model_config import checked_overrides
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
+from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import ModelOptions
 from efficientdet.options.quickstart import NO_WEIGHTS, QUICKSTART_MODEL, QuickstartConfig, QuickstartOptions
@@ -48,8 +49,8 @@ def _weights_and_their_model(weights: str | None) -> tuple[str | None, str | Non
         return weights, None
     prefix = existing_checkpoint(weights, "weights")
     assert prefix is not None  # a path is given
-    if weights in model_names():
-        return prefix, weights
+    if weights in published_files():  # known by its name, which says whether it is a backbone
+        return weights, weights if weights in model_names() else None
     description = read_description(prefix)
     return prefix, description.model_name if description else None
 

@@ -14,8 +14,9 @@ from program_support.claimed_outputs import is_marked, is_output, list_outputs, 
 from program_support.errors import InputError
 from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
 
-FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "comparison", "exported")
+FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "exported")
 STATE = "quickstart.json"
+HISTORY = "history.json"  # of an earlier version, whose present model is in the output folder itself
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5
@@ -72,7 +73,8 @@ def round_folder(folder: Path, number: int) -> Path:
 
 def latest_round(folder: Path) -> int:
     """Return the number of the latest round that has begun, 1 if there is none."""
-    return max([1, *(int(path.parent.name) for path in folder.glob(f"rounds/*/{STATE}"))])
+    names = (path.parent.name for path in folder.glob(f"rounds/*/{STATE}"))
+    return max([1, *(int(name) for name in names if name.isdecimal())])
 
 
 def is_finished(folder: Path) -> bool:
@@ -83,6 +85,8 @@ def is_finished(folder: Path) -> bool:
 
 def present_round(folder: Path, *, before: int | None = None) -> int:
     """Return the number of the latest round whose model was exported, of those below `before`."""
+    if (folder / HISTORY).exists():
+        return 1
     numbers = range(2, before or latest_round(folder) + 1)
     return max([1, *(number for number in numbers if "export" in steps_done(round_folder(folder, number)))])
 

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataset.files.untrusted_values import listed
-from efficientdet.quickstart.output_folder import is_finished, latest_round, round_folder, stored_state
+from efficientdet.quickstart.output_folder import (
+    HISTORY,
+    is_finished,
+    latest_round,
+    present_round,
+    round_folder,
+    stored_state,
+)
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.split_records import instances, records_of
 from program_support.claimed_outputs import claim_folder
@@ -22,14 +29,17 @@ def round_to_run(folder: Path, *, fingerprint: str) -> int:
     Raises:
         InputError: rounds of an earlier version, which had other folders.
     """
-    if (folder / "history.json").exists():
+    if (folder / HISTORY).exists():
         raise InputError(
             f"{folder}: has rounds of an earlier version; expected another --output_dir, and --weights={folder}/model "
             "to start from its model"
         )
     latest = latest_round(folder)
-    path = round_folder(folder, latest)
-    return latest + (is_finished(path) and stored_state(path).get("source") != fingerprint)
+    for number in {latest: None, present_round(folder): None}:  # the present one: a later one was not better
+        path = round_folder(folder, number)
+        if not is_finished(path) or stored_state(path).get("source") == fingerprint:
+            return number
+    return latest + 1
 
 
 class _Image(NamedTuple):

@@ -35,7 +35,7 @@ class State:
 
     def __init__(self, path: Path, settings: dict[str, Any]):
         """Read the state file of a quick start with these settings."""
-        self._path, settings = path, json.loads(json.dumps(settings))
+        self.path, settings = path, json.loads(json.dumps(settings))
         new: dict[str, Any] = {"version": _VERSION, "asked": settings, "done": {}, "seconds": {}}
         try:
             self._content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
@@ -67,15 +67,21 @@ class State:
         if self._content.setdefault(name, fingerprint) != fingerprint:
             raise InputError(f"{where}: images or labels changed after their conversion; {advice}")
 
+    def pass_sources_to(self, path: Path) -> None:
+        """Store the fingerprints of images and labels in the state file of another round, whose records are equal."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content |= {name: self._content[name] for name in ("source", "unpacked") if name in self._content}
+        write_text(path, json.dumps(content, indent=1))
+
     def seconds(self, other_than: str) -> float:
         """Return the seconds of all steps but one in all calls so far."""
         return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def _write(self) -> None:
         try:
-            write_text(self._path, json.dumps(self._content, indent=1))
+            write_text(self.path, json.dumps(self._content, indent=1))
         except OSError as error:
-            raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
+            raise InputError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def result(self, step: str) -> Any:
         """Return the result of a finished step; None if it is not finished."""
@@ -110,8 +116,9 @@ def source_folder(config: QuickstartConfig, folder: Path, *, fingerprint: str, s
     state.require_same(
         "source",
         fingerprint,
-        where=folder / "quickstart.json",
-        advice="expected the same until it has finished, or another --output_dir",
+        where=state.path,
+        advice="expected the same until it has finished, or another --output_dir; a round begins again once its folder "
+        "is removed",
     )
     if not os.path.isfile(config.images):
         return config.images

@@ -94,7 +94,8 @@ def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint:
     def convert() -> None:
         _convert(config, output, images=images, splits_of=[path / "records" for path in earlier])
         if not check_round(output, earlier, start=start):
-            print("no image and no label of the records changed: the model stays as it is")
+            print("no image and no label of the records changed: the model stays as it is; run the command again")
+            state.pass_sources_to(start / STATE)
             sys.exit()
 
     state.once("convert", convert)

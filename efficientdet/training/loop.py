@@ -39,6 +39,7 @@ _REPORT_FILE = "report.html"
 _SUBMISSION = "detections_test-dev2017_test_results.json"
 # that determine the program of a step
 _COMPILED_FACTS = (
+    "ranks",
     "backend",
     "model",
     "image_size",

@@ -50,7 +50,7 @@ class TrainingState:
             yield
             return
         variables = self.average.variables
-        raw = [np.array(variable.value) for variable in variables]
+        raw = [np.asarray(variable.value).copy() for variable in variables]
         assign(variables, self.average.averages)
         try:
             yield

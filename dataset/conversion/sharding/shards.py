@@ -237,7 +237,7 @@ def _log_reuse(
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
     finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
     if earlier := read_settings(job_path):
-        changed = [name for name in settings if earlier.get(name) != settings[name]]
+        changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
         if changed:
             log(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:

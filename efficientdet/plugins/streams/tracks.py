@@ -145,10 +145,13 @@ class VideoTracks:
         with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lines.seek(0)
-            with open(unfinished_path(path), "w", encoding="ascii") as out:
-                shutil.copyfileobj(self._lines, out)
-            flush_to_disk(unfinished_path(path))
-            os.replace(unfinished_path(path), path)
+            try:
+                with open(unfinished_path(path), "w", encoding="ascii") as out:
+                    shutil.copyfileobj(self._lines, out)
+                flush_to_disk(unfinished_path(path))
+                os.replace(unfinished_path(path), path)
+            finally:
+                unfinished_path(path).unlink(missing_ok=True)
         return [path]
 
     def close(self) -> None:
