@@ -227,6 +227,10 @@ def test_files_that_change_no_record_train_nothing(programs, capsys):
     assert not ended.value.code
     assert modules(programs) == ["dataset.create_tfrecord"]
     assert "the model stays as it is" in capsys.readouterr().out
+    del programs.calls[:]
+    start()  # the result of the first round
+    assert modules(programs) == []
+    Path("photos", "notes.txt").write_text("of mine, later")
     programs.data = {**programs.data, "test": instances({"w.jpg": "cell", "x.jpg": "cell"})}
     del programs.calls[:]
     start()
