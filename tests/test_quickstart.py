@@ -402,6 +402,9 @@ def test_the_model_of_the_weights(tmp_path, monkeypatch):
     for weights in (str(tmp_path / "ckpt"), NO_WEIGHTS):
         quick_start.run_quickstart(QuickstartOptions(**options, weights=weights))
     assert [config.model_name for config in chosen] == ["efficientdet-d0", "efficientdet-lite0"]
+    monkeypatch.setattr(quick_start, "existing_checkpoint", lambda weights, flag: "/downloaded/4.pth")
+    quick_start.run_quickstart(QuickstartOptions(**options, weights="efficientnet-lite0"))
+    assert chosen[-1].weights == "efficientnet-lite0"  # a name tells that it is a backbone, a path does not
 
 
 def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_path, monkeypatch, capsys):

@@ -312,3 +312,13 @@ def test_other_settings_and_rounds_of_an_earlier_version_are_refused(programs):
     Path("out/history.json").write_text("{}")
     with pytest.raises(InputError, match=r"has rounds of an earlier version; expected another --output_dir, and --wei"):
         start(val_fraction=0.1)
+
+
+def test_the_served_model_is_that_of_the_latest_round(tmp_path):
+    done = json.dumps({"done": {"export": []}})
+    for name in ("2", "3", "4-old", "best"):  # the last two are copies of a user
+        (tmp_path / "rounds" / name).mkdir(parents=True)
+        (tmp_path / "rounds" / name / "quickstart.json").write_text(done)
+    assert exported_model(tmp_path) == tmp_path / "rounds" / "3" / "exported" / "detector.onnx"
+    (tmp_path / "history.json").touch()  # of an earlier version, which moved former models into rounds/
+    assert exported_model(tmp_path) == tmp_path / "exported" / "detector.onnx"
