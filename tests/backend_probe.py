@@ -40,7 +40,9 @@ def found_arrays(given) -> dict[str, np.ndarray]:
             outputs = detector.outputs(images, sizes)
             return outputs, detector.detections(outputs, sizes)
 
-        outputs, detections = compiled(detect, detector.network, use_xla=False)(batch.images, batch.sizes)
+        outputs, detections = compiled(detect, detector.network, use_xla=False, constant_weights=True)(
+            batch.images, batch.sizes
+        )
         found |= {f"{name} output {number}": value for number, value in enumerate(outputs)}
         found |= _named(f"{name} detections", detections)
     return {name: ops.convert_to_numpy(value) for name, value in found.items()}
