@@ -1,13 +1,16 @@
 """Common parts of families with torchvision's ResNets that read weights of PyTorch."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from efficientdet.families.family import Arrays, Family
 from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, Hyperparameters, Removed
 from efficientdet.families.published_files import BACKBONES
+
+if TYPE_CHECKING:
+    from dataset.input.augmentation import Augmentation
 
 YX_OF_XY = [1, 0, 3, 2]  # torch's offsets are (t_x, t_y, t_w, t_h), Keras layers here have (t_y, t_x, t_h, t_w)
 _NORM_ROLES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -56,6 +59,12 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
             return super().named_arrays(arrays, names, averaged=averaged)
         translated = from_torch(arrays, names, module=self.translated_name)
         return {name: self.translated_layout(name, array) for name, array in translated.items()}
+
+    def augmentation(self, hparams: AnyTorchHyperparameters) -> "Augmentation":
+        """Return torchvision's augmentation: resize and random horizontal flip."""
+        from dataset.input.augmentation import ResizeAndFlip
+
+        return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def is_backbone(self, name: str) -> bool:
         return name.startswith(self.body)

@@ -31,7 +31,6 @@ from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, featu
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 if TYPE_CHECKING:
-    from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
 
@@ -188,12 +187,6 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
         if hparams.resize == "letterbox":
             return letterbox(hparams.input_size)
         return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
-
-    def augmentation(self, hparams: MaskRcnnHyperparameters) -> "Augmentation":
-        """Return the augmentation: resize and random horizontal flip."""
-        from dataset.input.augmentation import ResizeAndFlip
-
-        return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
         """Return the anchors of the proposals on P2 to P6."""

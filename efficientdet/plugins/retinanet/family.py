@@ -27,7 +27,6 @@ from program_support.checked_fields import (
 )
 
 if TYPE_CHECKING:
-    from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
@@ -183,12 +182,6 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         if hparams.resize == "stretch":
             return stretch(hparams.input_size)
         return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
-
-    def augmentation(self, hparams: RetinaNetHyperparameters) -> "Augmentation":
-        """Return the augmentation: resize and random horizontal flip."""
-        from dataset.input.augmentation import ResizeAndFlip
-
-        return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
         """Return the anchors of P3 to P7."""
