@@ -63,7 +63,6 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {
-        "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
         "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
         "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
     },

@@ -109,7 +109,6 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
-        "efficientdet.plugins.streams.lines_and_zones",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },

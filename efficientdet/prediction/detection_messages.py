@@ -28,7 +28,6 @@ def detection_message(
     results: Sequence[dict[str, Any]],
     size: tuple[int, int],
     frame: VideoFrame | None = None,
-    counts: Any = None,
 ) -> dict[str, Any]:
     """Return the detections in an image, or a frame of a video, as JSON.
 
@@ -38,7 +37,6 @@ def detection_message(
         results: the detections, see `results_json`.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
-        counts: the `TrackCounts`; without tracks the message has none.
     """
     by_id = dict(zip(names.category_ids, names.names, strict=True))
     return {
@@ -52,7 +50,6 @@ def detection_message(
             {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
             for result in results
         ],
-        **({} if counts is None else {"counts": counts.to_json()}),
     }
 
 

@@ -283,7 +283,7 @@ class WebhookTarget:
 
 
 class Changes:
-    """Sends a message when the objects of a class, or a line's or zone's, have changed in number.
+    """Sends a message when the objects of a class have changed in number.
 
     It sends at most one of a video each second.
     """
@@ -311,7 +311,7 @@ class Changes:
 
     def put(self, message: dict[str, Any]) -> None:
         """Send a message, or ignore it."""
-        numbers = Counter(detection["class"] for detection in message["detections"]), message.get("counts")
+        numbers = Counter(detection["class"] for detection in message["detections"])
         source, seconds = message["source"], message["seconds"]
         if self._last and self._last[0] == source and seconds is not None:
             is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES

@@ -31,9 +31,6 @@ class Tracker:
 
     A track begins with detections that reach the score threshold of their class in two consecutive frames, and
     continues with detections of at least half of this score. It ends after one second without a detection.
-
-    Attributes:
-        live_ids: the tracks that have not ended. Other tracks do not come back.
     """
 
     def __init__(self, thresholds: ScoreThresholds, *, frames_per_second: float = USUAL_FPS, asked_by: str = "--track"):
@@ -50,7 +47,6 @@ class Tracker:
         require_trackers(asked_by=asked_by)
         if not 0 < frames_per_second < math.inf:
             raise InputError(f"frames_per_second={frames_per_second}: expected a finite number above 0")
-        self.live_ids: set[int] = set()
         self._thresholds, self._rate = thresholds, frames_per_second
         self._trackers: dict[int, Any] = {}  # by category id
         self._ids: dict[int, dict[int, int]] = {}  # by category id: ByteTrack's ids -> ours
@@ -72,7 +68,6 @@ class Tracker:
             chosen_here, ids_here = self._update_class(category_id, rows, which)
             chosen.append(chosen_here)
             ids.append(ids_here)
-        self.live_ids = {number for of_class in self._ids.values() for number in of_class.values()}
         numbers, track_ids = np.concatenate(chosen), np.concatenate(ids)
         order = np.argsort(numbers)
         return rows.chosen(numbers[order])._replace(track_ids=track_ids[order])

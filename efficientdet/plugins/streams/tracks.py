@@ -15,8 +15,7 @@ from dataset.files.image_files import distinct_stem
 from dataset.files.pixel_values import ValueRange
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_detections import AnyImage, ImageDetections, image_detections, pixels_of
-from efficientdet.inference.video_frames import TrackSettings, VideoFrame
-from efficientdet.plugins.streams.lines_and_zones import TrackCounts
+from efficientdet.inference.video_frames import VideoFrame
 from efficientdet.plugins.streams.tracker import USUAL_FPS, Tracker
 from object_detection.coco.results import DetectionRows, boxes_xywh
 from program_support.atomic_files import flush_to_disk, report_write_errors, unfinished_path
@@ -30,7 +29,6 @@ def tracked_frames(
     *,
     thresholds: ScoreThresholds,
     frames_per_second: float,
-    counts: TrackCounts | None,
     batch_size: int,
     value_range: ValueRange,
 ) -> Iterator[ImageDetections]:
@@ -42,7 +40,6 @@ def tracked_frames(
         class_names: ids and names of the categories.
         thresholds: scores from which detections begin a track.
         frames_per_second: frame rate of frames without a time.
-        counts: counts that are updated with each frame.
         batch_size: number of frames per call of `detect`.
         value_range: see `Detector`.
 
@@ -58,10 +55,8 @@ def tracked_frames(
         while batch := [_opened(*one, value_range) for one in itertools.islice(numbered, batch_size)]:
             detected = detect([pixels for _, pixels, _ in batch])
             for (image, pixels, seconds), rows in zip(batch, detected, strict=True):
-                found = tracker.update(rows, seconds)
-                if counts is not None:
-                    counts.update(found, class_names, live_ids=tracker.live_ids, size=pixels.shape[:2])
-                yield image_detections(found, class_names, image=image, pixels=pixels, value_range=value_range)
+                tracked_rows = tracker.update(rows, seconds)
+                yield image_detections(tracked_rows, class_names, image=image, pixels=pixels, value_range=value_range)
 
     return tracked()
 
@@ -76,15 +71,11 @@ def _opened(
 
 
 class VideoTracks:
-    """The tracks of one video. Only its file keeps all boxes; in memory are those of the tracks that have not ended.
-
-    Attributes:
-        counts: the counts of lines and zones.
-    """
+    """The tracks of one video. Only its file keeps all boxes; in memory are those of the tracks that have not ended."""
 
     def __init__(
         self,
-        settings: TrackSettings,
+        mot_folder: Path | None,
         thresholds: ScoreThresholds,
         class_names: ClassNames,
         *,
@@ -93,24 +84,22 @@ class VideoTracks:
         """Start without tracks.
 
         Args:
-            settings: lines, zones and the folder of the file.
+            mot_folder: the folder of the file of `--format=mot`; None: none is written.
             thresholds: scores from which detections begin a track.
             class_names: names of the categories.
             frames_per_second: frame rate of the source.
         """
-        self.counts = TrackCounts(lines=settings.lines, zones=settings.zones)
-        self._folder, self._class_names = settings.mot_folder, class_names
+        self._folder, self._class_names = mot_folder, class_names
         self._tracker = Tracker(thresholds, frames_per_second=frames_per_second)
         self._lines = None if self._folder is None else tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._totals: Counter[int] = Counter()  # tracks by category id
         self._last_id, self._frames = 0, 0
 
-    def update(self, rows: DetectionRows, pixels: np.ndarray, seconds: float) -> DetectionRows:
+    def update(self, rows: DetectionRows, seconds: float) -> DetectionRows:
         """Return the detections of the next frame that belong to a track, with `track_ids`.
 
         Args:
             rows: all detections, also those below the threshold.
-            pixels: the frame [h, w, 3].
             seconds: time of the frame.
 
         Raises:
@@ -118,7 +107,6 @@ class VideoTracks:
         """
         self._frames += 1
         tracked = self._tracker.update(rows, seconds)
-        self.counts.update(tracked, self._class_names, live_ids=self._tracker.live_ids, size=pixels.shape[:2])
         assert tracked.track_ids is not None
         self._totals.update(tracked.category_ids[tracked.track_ids > self._last_id].tolist())
         self._last_id = max(self._last_id, int(tracked.track_ids.max(initial=0)))
@@ -162,8 +150,7 @@ class VideoTracks:
     def __str__(self) -> str:
         name_of = dict(zip(self._class_names.category_ids, self._class_names.names, strict=True))
         listed = ", ".join(f"{name_of[number]} {count:,}" for number, count in self._totals.most_common())
-        total = f"tracks: {self._totals.total():,}" + (f" ({listed})" if listed else "")
-        return "\n".join([total, *map(str, self.counts.all)])
+        return f"tracks: {self._totals.total():,}" + (f" ({listed})" if listed else "")
 
 
 def _mot_lines(rows: DetectionRows, frame: int) -> Iterator[str]:
