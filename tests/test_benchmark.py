@@ -13,8 +13,14 @@ from other_family import OtherFamily
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import letterbox
-from efficientdet.benchmark import measurements as module
-from efficientdet.benchmark.measurements import (
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.devices.runtime import Runtime
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.inference.checkpoint_model import build_predict
+from efficientdet.operations import benchmark_model as module
+from efficientdet.operations.benchmark_model import (
     Images,
     Run,
     benchmark,
@@ -24,12 +30,6 @@ from efficientdet.benchmark.measurements import (
     measure_detector,
     timed_runs,
 )
-from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.checkpoints.restore import Restored
-from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.runtime import Runtime
-from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.options.export import InspectOptions
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
@@ -219,7 +219,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.exports.export_format, efficientdet.run_log.journal
+import efficientdet.exports.exported_file, efficientdet.run_log.journal
 from efficientdet.benchmark import measurements
 from efficientdet.inference.checkpoint_model import build_predict
 from miniature import miniature_detector

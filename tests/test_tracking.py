@@ -10,8 +10,7 @@ import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
-from efficientdet.plugins.streams.tracker import Tracker, require_trackers
-from efficientdet.plugins.streams.tracks import VideoTracks
+from efficientdet.plugins.streams.tracks import Tracker, VideoTracks, require_trackers
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 

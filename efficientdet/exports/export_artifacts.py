@@ -34,7 +34,7 @@ from efficientdet.exports.artifact_pages import (
     Quality,
     tiling_note,
 )
-from efficientdet.exports.export_format import ExportFormat
+from efficientdet.exports.exported_file import ExportFormat
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model

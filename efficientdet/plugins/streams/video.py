@@ -135,7 +135,7 @@ def _complete(recorder: Recorder, tracks: Any, source: VideoSource, name: str) -
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
     if save == "events":
-        from efficientdet.plugins.streams.event_clips import EventRecorder
+        from efficientdet.plugins.streams.video_files import EventRecorder
 
         return EventRecorder(target, source, model.class_names, seconds=event_seconds)
     if save == "video":
