@@ -40,7 +40,6 @@ def infer(options: InferOptions) -> None:
         messages = Messages(
             json_lines=options.json_lines,
             mqtt=options.mqtt,
-            webhook=options.webhook,
             append=inputs.camera is not None,
             standard_output=output,
         )

@@ -118,6 +118,3 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "mqtt://USER:PASSWORD@HOST:PORT/TOPIC, or mqtts:// with TLS."
         ),
     ] = None
-    webhook: Annotated[
-        str | None, Help("As --mqtt, by HTTP POST to an address such as https://HOST/PATH, as JSON.")
-    ] = None

@@ -96,6 +96,7 @@ GONE = {
         "count_line": _COUNTS,
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
         "threshold": _THRESHOLD,
+        "webhook": Gone("--json_lines=- writes each frame for a program that posts it; --mqtt publishes changes"),
         "zone": _COUNTS,
     },
     "quickstart": {

@@ -1,4 +1,4 @@
-"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages and webhooks."""
+"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages."""
 
 import json
 import os
@@ -97,7 +97,6 @@ class Messages:
         *,
         json_lines: str | None = None,
         mqtt: str | None = None,
-        webhook: str | None = None,
         append: bool = False,
         standard_output: TextIO | None = None,
     ):
@@ -106,7 +105,6 @@ class Messages:
         Args:
             json_lines: file name, or "-" for the standard output.
             mqtt: address of a broker and topic, which receives a message for each change.
-            webhook: address, which receives the same by HTTP POST.
             append: keep the lines of an earlier run.
             standard_output: default: sys.stdout.
 
@@ -115,8 +113,8 @@ class Messages:
         """
         self._receivers: list[Any] = []
         self._changes = None
-        if mqtt is not None or webhook is not None:
-            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt, webhook=webhook)
+        if mqtt is not None:
+            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt)
         self._json_lines, self._append = json_lines, append
         self._standard_output = sys.stdout if standard_output is None else standard_output
         if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":
