@@ -10,7 +10,7 @@ from model.postprocessing import Postprocessing
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Tensor
-from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
@@ -62,11 +62,6 @@ class DensePostprocessing(Postprocessing):
             clip_to=size,
             within=size,
         )
-
-    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `Postprocessing.suppression_work`."""
-        count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
-        return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
 
     def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
         """Add post-processing to an ONNX graph, see `Postprocessing.onnx_detections`."""
