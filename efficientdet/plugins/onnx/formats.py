@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dataset.files.xml_files import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.runtime_environment import kept_signal_stack
-from efficientdet.exports.exported_file import NAMES, ArtifactMetadata, ExportedFile, file_content
+from efficientdet.exports.exported_file import IMAGE, NAMES, ArtifactMetadata, ExportedFile, file_content
 from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.runtimes import ModelContent, Network
@@ -47,9 +47,9 @@ class Onnx(ExportedFile):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model that is written."""
-        from efficientdet.plugins.onnx.model import onnx_model
+        from efficientdet.plugins.onnx.model import image_model
 
-        return onnx_model(restored.detector, detects=True)
+        return image_model(restored.detector, restored.resize)
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
@@ -73,7 +73,8 @@ class OnnxInt8(Onnx):
         assert calibration is not None
         model = super().model(restored, calibration)
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
-        return quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model))
+        inputs = ({IMAGE: pixels} for pixels in calibration.read())
+        return quantized(model, inputs, narrow=True, exact=last_convolutions(model))
 
 
 class OnnxRaw(Onnx):
@@ -138,7 +139,8 @@ class OpenVino(Onnx):
 
 def _props(restored: "Restored", model: "onnx.ModelProto") -> dict[str, str]:
     """Return the metadata of a file of a model in any format."""
-    return ArtifactMetadata.of(restored, tuple(output.name for output in model.graph.output)).to_props()
+    outputs = tuple(output.name for output in model.graph.output)
+    return ArtifactMetadata.of(restored, outputs, takes_image=model.graph.input[0].name == IMAGE).to_props()
 
 
 def _stored_props(model: bytes) -> dict[str, str]:
