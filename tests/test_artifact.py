@@ -309,6 +309,12 @@ def test_a_runtime_that_cannot_run_a_file_is_refused(exported):
         efficientdet.load_detector(exported[0] / "detector.xml", runtime="onnxruntime")
 
 
+def test_8_bits_in_onnx_runtime_are_noted(exported, capsys):
+    for name, is_noted in (("detector.onnx", False), ("detector-int8.onnx", True)):
+        efficientdet.load_detector(exported[0] / name, runtime="onnxruntime")
+        assert ("8 bits take about twice the time" in capsys.readouterr().out) == is_noted
+
+
 def test_a_full_disk_is_named_where_openvino_does_not(exported, tmp_path, monkeypatch):
     folder, _, _ = exported
     failing = Mock(side_effect=RuntimeError("Exception from src/core:\nbasic_ios::clear: iostream error"))

@@ -38,6 +38,7 @@ class ExportFormat:
         needs: package that runs the file here.
         needs_tensorflow: whether it is written by TensorFlow.
         calibrates: whether it has 8 bits, whose ranges are determined on calibration images.
+        score_tolerance: largest difference of scores from the checkpoint.
         runs_in: program that runs the file if it is not timed here.
         title: name of the file type in messages.
         runtimes: runtimes of a user's file, the default first; () for a SavedModel, which TensorFlow runs.
@@ -49,6 +50,7 @@ class ExportFormat:
     needs = "onnxruntime"
     needs_tensorflow = False
     calibrates = False
+    score_tolerance = 1e-3
     runs_in: str | None = None
     title = ""
     runtimes: tuple[str, ...] = ()
