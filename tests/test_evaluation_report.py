@@ -22,8 +22,7 @@ from efficientdet.evaluation.evaluation_report import (
     write_evaluation_report,
 )
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.results import DetectionRows
 from object_detection.structures import Detections
 from program_support.errors import InputError

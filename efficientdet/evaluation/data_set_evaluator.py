@@ -18,8 +18,7 @@ from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths

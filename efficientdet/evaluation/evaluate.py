@@ -25,8 +25,7 @@ from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
-from object_detection.coco.score_calibration import calibrate_scores
-from object_detection.coco.score_thresholds import MIN_OBJECTS
+from object_detection.coco.score_calibration import MIN_OBJECTS, calibrate_scores
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 from program_support.plugins import load_plugin

@@ -20,8 +20,7 @@ from efficientdet.options.evaluate import CompareOptions
 from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
 from object_detection.coco.bootstrap import Difference, PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors, write_text

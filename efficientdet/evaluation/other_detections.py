@@ -14,7 +14,7 @@ from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
 from efficientdet.inference.detect import Detect, Detector
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.evaluation import GroundTruth
 from object_detection.coco.results import CocoResults, DetectionRows
 from program_support.errors import InputError
 from program_support.progress import Progress
