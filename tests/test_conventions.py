@@ -14,7 +14,7 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of

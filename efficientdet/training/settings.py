@@ -11,7 +11,7 @@ from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import Runtime

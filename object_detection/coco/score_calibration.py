@@ -1,7 +1,7 @@
 """Score thresholds with the best F1, the harmonic mean of precision and recall, and calibrated scores.
 
-A calibrated score is the probability that a detection is correct, by beta calibration of each class. A detection is correct if it finds an object of its class at IoU 0.5, as COCO matches them. The probability at a score s
-is
+A calibrated score is the probability that a detection is correct, by beta calibration of each class. A detection is
+correct if it finds an object of its class at IoU 0.5, as COCO matches them. The probability at a score s is
 
     1 / (1 + exp(-(a ln(s) - b ln(1 - s) + c))),    a, b >= 0
 
