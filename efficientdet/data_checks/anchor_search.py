@@ -191,8 +191,8 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
         "anchors",
         True,
         f"{share(view.unmatched_in_training.mean())} of the objects, at training scales, have an IoU below 0.5 with "
-        f"every anchor (the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the median "
-        f"object {np.median(view.sides):.0f} in an input of {width}x{height}){_often_unmatched(view)}; "
+        f"every anchor (the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the "
+        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}){_often_unmatched(view)}; "
         + "; ".join(fixes),
         settings=settings,
     )

@@ -30,14 +30,13 @@ from efficientdet.data_checks.label_checks import (
 )
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.html_page import command, image_row, notices, page, paragraph, table
+from efficientdet.reports.html_page import command, image_row, notices, page, table
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
 from program_support.progress import Progress
 
 _IMAGES = 100
 _SIDE = 320  # pixels of a drawn image
-_CLASSES = 100  # rows of a table
 _MANY_ALIKE = 0.05
 _COLUMNS = {
     "Images": "images",
@@ -336,11 +335,9 @@ def _classes(examination: Examination) -> str:
             "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
             "" if row["unmatched"] is None else share(row["unmatched"]),
         )
-        for row in rows[:_CLASSES]
+        for row in rows
     ]
-    hidden = len(rows) - _CLASSES
-    more = paragraph(f"{hidden} classes with fewer objects are listed in doctor.json.") if hidden > 0 else ""
-    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown) + more
+    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown)
 
 
 def _split_row(split: Split) -> tuple[str | int, ...]:

@@ -4,8 +4,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -43,38 +43,37 @@ _LONGER_SIDE = 560  # pixels of one image
 _GAP = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationReport:
-    """Content of an evaluation report."""
-
-    title: str
-    measures: CocoMeasures
-    analysis: ErrorAnalysis
-    plots: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
-    facts: Mapping[str, object] = field(default_factory=dict)
-
-
-def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> None:
+def write_evaluation_report(
+    folder: str | Path,
+    title: str,
+    measures: CocoMeasures,
+    analysis: ErrorAnalysis,
+    *,
+    plots: Iterable[tuple[str, np.ndarray]] = (),
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write report.html and report.json into an existing folder.
 
     Raises:
         InputError: they cannot be written.
     """
-    content = {
-        "title": report.title,
-        "facts": {key: str(value) for key, value in report.facts.items()},
-        "measures": report.measures.to_json(),
-        **report.analysis.to_json(),
-    }
+    content = {"title": title, "facts": {**facts}, "measures": measures.to_json(), **analysis.to_json()}
+    page = evaluation_page(title, measures, analysis, plots=plots, facts=facts)
     numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), evaluation_page(report))):
+    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), page)):
         with report_write_errors(path):
             write_text(path, text)
 
 
-def evaluation_page(report: EvaluationReport) -> str:
-    """Return the page as HTML."""
-    analysis, measures = report.analysis, report.measures
+def evaluation_page(
+    title: str,
+    measures: CocoMeasures,
+    analysis: ErrorAnalysis,
+    *,
+    plots: Iterable[tuple[str, np.ndarray]] = (),
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the page as HTML; `plots` are captions and images, uint8 [h, w, 3], consumed one at a time."""
     lead = (
         f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
         f"classes, {measures.detections:,} detections."
@@ -89,7 +88,7 @@ def evaluation_page(report: EvaluationReport) -> str:
     if measures.explanation:
         notes.append(f"AP is {measures.numbers['AP']:g}: {measures.explanation}")
     shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
-    plots = image_row(report.plots)
+    images = image_row(plots)
     explained = paragraph(
         "Detections above the score threshold of their class with the best F1, and missed objects. Click an image to "
         "enlarge it."
@@ -99,12 +98,12 @@ def evaluation_page(report: EvaluationReport) -> str:
         "Precision-recall curves and calibration": _curves(analysis, measures),
         "Metrics per class": _classes(analysis, measures),
         "Confusion matrix": _confusion(analysis),
-        "Images with the most errors": plots and explained + plots,
+        "Images with the most errors": images and explained + images,
         "COCO metrics": _metrics(measures),
-        "Evaluation settings": table((), [(key, str(value)) for key, value in report.facts.items()]),
+        "Evaluation settings": table((), [*facts.items()]),
     }
     figure = " \N{NO-BREAK SPACE} ".join(shown)
-    return page(report.title, sections, figure=figure, lead=lead, notes="".join(map(paragraph, notes)))
+    return page(title, sections, figure=figure, lead=lead, notes="".join(map(paragraph, notes)))
 
 
 def _shown(value: float) -> str:
