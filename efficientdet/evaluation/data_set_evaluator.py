@@ -1,5 +1,6 @@
 """Detections of a data set, and their evaluator by the ground truth in records or in a COCO JSON file."""
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -87,16 +88,21 @@ def _detections(
     predict: Predictor, batches: Iterable, *, class_names: ClassNames, masks_in_whole_pixels: bool
 ) -> Iterator[DetectionRows]:
     """Yield the detections of each batch or, in tiles, of each image when all of its tiles are there."""
+    parts = _parts(predict, batches, class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels)
+    for image, of_image in itertools.groupby(parts, key=lambda part: part[0]):
+        if image is None:
+            yield from (rows for *_, rows in of_image)
+            continue
+        _, tiles, of_tiles = zip(*of_image, strict=True)
+        _, image_id, size = image
+        yield rows_of_tiles(list(of_tiles), np.array(tiles), size=size).with_image_id(image_id)
+
+
+def _parts(
+    predict: Predictor, batches: Iterable, *, class_names: ClassNames, masks_in_whole_pixels: bool
+) -> Iterator[tuple[tuple[int, int, tuple[int, ...]] | None, Any, DetectionRows]]:
+    """Yield the detections of each batch, or of each tile behind the number, id and size of its image and its place."""
     category_ids = np.asarray(class_names.category_ids)
-    image: tuple[int, int, tuple[int, ...]] | None = None  # number of its record, id and size
-    pending: list[tuple[np.ndarray, DetectionRows]] = []  # tiles of this image
-
-    def merged() -> DetectionRows:
-        assert image is not None  # there are tiles
-        tiles, parts = zip(*pending, strict=True)
-        pending.clear()
-        return rows_of_tiles(list(parts), np.array(tiles), size=image[2]).with_image_id(image[1])
-
     for batch, row_valid, *places in batches:
         detections = predict(batch.images, batch.sizes, batch.scales)
         rows = np.asarray(row_valid)
@@ -114,17 +120,12 @@ def _detections(
         )
         found = in_batch.rows()
         if not places:
-            yield found
+            yield None, None, found
             continue
         numbers, tiles, sizes = (np.asarray(values)[rows] for values in (batch.positions, *places))
         images = zip(numbers.tolist(), image_ids.tolist(), map(tuple, sizes.tolist()), strict=True)
-        for place, (of_tile, tile) in enumerate(zip(images, tiles, strict=True)):
-            if pending and of_tile != image:
-                yield merged()
-            image = of_tile
-            pending.append((tile, found.chosen(found.image_ids == place)))
-    if pending:
-        yield merged()
+        for place, (image, tile) in enumerate(zip(images, tiles, strict=True)):
+            yield image, tile, found.chosen(found.image_ids == place)
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:
@@ -258,7 +259,7 @@ def read_results(
     Masks are read if every detection has one.
 
     Args:
-        path: the JSON file; also a file with `images` and `annotations` with scores.
+        path: the JSON file.
         index: the records; None: the images are those of `truth`.
         truth: the ground truth, for the sizes of masks.
         class_names: classes of the data.
@@ -271,7 +272,11 @@ def read_results(
     if index is not None:
         images = {image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]}
     category_ids, evaluated = class_names.category_ids, list(images)[: samples or None]
-    entries = _entries(path)
+    entries = read_json(path)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(
+            f"{path}: is no file of results; expected COCO's list of image_id, category_id, bbox and score"
+        )
     image_ids = _image_ids(path, entries, images)
     boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)
     for number, entry in enumerate(entries):
@@ -295,31 +300,6 @@ def read_results(
         evaluated_ids=np.array(evaluated, np.int64),
         masks=masks,
     )
-
-
-def _entries(path: str) -> list[dict[str, Any]]:
-    """Return the detections of a file.
-
-    Raises:
-        InputError: it is no file of results.
-    """
-    content, file_names = read_json(path), {}
-    if isinstance(content, dict) and isinstance(content.get("annotations"), list):
-        listed_images = content.get("images")
-        for image in listed_images if isinstance(listed_images, list) else ():
-            if isinstance(image, dict) and isinstance(image.get("id"), int | str):
-                file_names[image["id"]] = image.get("file_name")
-        content = content["annotations"]
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise InputError(
-            f"{path}: is no file of results; expected COCO's list of image_id, category_id, bbox and score"
-        )
-    if not file_names:
-        return content
-    return [
-        {"file_name": file_names.get(key), **entry} if isinstance(key := entry.get("image_id"), int | str) else entry
-        for entry in content
-    ]
 
 
 def _image_ids(path: str, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:

@@ -21,13 +21,12 @@ from efficientdet.reports.html_page import (
     page,
     paragraph,
     row,
-    subheading,
     table,
 )
 from efficientdet.reports.training_report import metrics_table
 from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis, ImageErrors
 from object_detection.coco.matching import RECALL_THRESHOLDS
-from object_detection.coco.measures import CocoMeasures
+from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import Reliability
 from program_support.atomic_files import report_write_errors, write_text
@@ -152,22 +151,14 @@ def _curves(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         f"The expected calibration error is {analysis.reliability.expected_error:.3f}: the mean difference between a "
         "detection's score and the measured precision."
     )
-    calibrated, after = "", None
-    if calibration:
-        explained = (
-            "Expected calibration error of the scores before and after a map of each class to the probability that a "
-            "detection is correct. Half of the images measures what the other half is fitted to; the map is kept where "
-            "this error and the log loss fall."
-        )
-        titles, after = ("Class", "Before", "After", "Objects", "Not calibrated"), calibration.after
-        calibrated = subheading("Calibration of the scores") + paragraph(explained) + table(titles, calibration.rows())
+    after = calibration and calibration.after
     charts = [
         chart_figure(
             "Precision-recall curve, mean over classes", curves, x_label="Recall", y_label="Precision", highest=1.0
         ),
         _reliability_diagram({"Measured": analysis.reliability, "Calibrated scores, held out": after}),
     ]
-    return paragraph(lead) + row(charts) + calibrated
+    return paragraph(lead) + row(charts)
 
 
 def _reliability_diagram(bins_of: Mapping[str, Reliability | None]) -> str:
@@ -230,14 +221,13 @@ def _confusion(analysis: ErrorAnalysis) -> str:
 
 
 def _metrics(measures: CocoMeasures) -> str:
-    fields = {"Boxes": "numbers"} | ({"Masks": "mask_numbers"} if measures.mask_numbers else {})
-    columns = {column: getattr(measures, field) for column, field in fields.items()}
-    intervals = {
-        column: {name: measures.shown_interval(field, name) for name in columns[column]}
-        for column, field in fields.items()
-        if measures.intervals
-    }
-    return metrics_table(columns, intervals) + (paragraph(_INTERVALS) if intervals else "")
+    columns = {}
+    for title, values in {"Boxes": "numbers", "Masks": "mask_numbers"}.items():
+        if numbers := getattr(measures, values):
+            columns[title] = {name: shown_measure(value) for name, value in numbers.items()}
+            if measures.intervals:
+                columns[f"{title}: 95 % interval"] = {name: measures.shown_interval(values, name) for name in numbers}
+    return metrics_table(columns) + (paragraph(_INTERVALS) if measures.intervals else "")
 
 
 def error_plots(
