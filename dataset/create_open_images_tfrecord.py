@@ -28,8 +28,6 @@ from dataset.conversion.conversion_flags import (
     ending_when_interrupted,
 )
 from dataset.conversion.conversion_options import WritingOptions
-from dataset.conversion.format_recognition import recognized
-from dataset.files.file_kinds import label_formats
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder
 from program_support.command_line import options_of_flags
@@ -85,15 +83,14 @@ def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDat
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
             raise InputError(f"--{name} is required")
-    with recognized(values.object_annotations_file, expected=label_formats()["open_images"]):
-        return load_plugin("efficientdet.open_images", "reader")(
-            object_annotations_file=values.object_annotations_file,
-            class_descriptions_file=values.class_descriptions_file,
-            index_folder=index_folder,
-            classes=values.classes,
-            image_ids_file=image_ids_file,
-            expect=values.expect or "",
-        )
+    return load_plugin("efficientdet.open_images", "reader")(
+        object_annotations_file=values.object_annotations_file,
+        class_descriptions_file=values.class_descriptions_file,
+        index_folder=index_folder,
+        classes=values.classes,
+        image_ids_file=image_ids_file,
+        expect=values.expect or "",
+    )
 
 
 def main() -> None:

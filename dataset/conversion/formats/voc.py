@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dataset.class_files import read_class_file
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, read_class_file
 from dataset.conversion.annotations import (
     ROTATED,
     AnnotatedDataSet,
@@ -34,7 +33,7 @@ from dataset.files.bounded_files import read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
-from dataset.files.xml_files import read_xml
+from dataset.files.xml_and_yaml import read_xml
 from program_support.errors import InputError
 
 
