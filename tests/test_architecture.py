@@ -83,7 +83,6 @@ SCRIPTS = (
     "dataset.create_coco_tfrecord",
     "dataset.create_pascal_tfrecord",
     "dataset.create_open_images_tfrecord",
-    "dataset.download_open_images",
     "dataset.synthetic",
 )
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is reported before

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from dataset.files.bounded_files import NOT_UTF_8, decoded_text, read_regular_file
-from dataset.files.untrusted_values import shown
+from dataset.files.bounded_files import NOT_UTF_8, decoded_text, file_errors, read_regular_file, read_text_file
+from dataset.files.untrusted_values import error_context, shown
 from program_support.errors import InputError
 
 _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
@@ -29,11 +29,10 @@ def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[Elem
     Raises:
         InputError: with the file name.
     """
-    try:
+    with file_errors(path):
         content = read_regular_file(path)
+    try:
         root = parse_xml(content)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if root.tag != root_tag:
@@ -123,17 +122,14 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
     Raises:
         InputError: with the file name.
     """
+    text, content = read_text_file(path)
+    if len(content) > _MOST_BYTES:
+        raise InputError(f"{path}: has {len(content)} bytes, expected at most {_MOST_BYTES}")
     try:
-        content = read_regular_file(path)
-        if len(content) > _MOST_BYTES:
-            raise InputError(f"has {len(content)} bytes, expected at most {_MOST_BYTES}")
-        return yaml.load(decoded_text(content), Loader=loader), content
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {NOT_UTF_8}") from error
+        with error_context(f"{path}:"):
+            return yaml.load(text, Loader=loader), content
+    except InputError:
+        raise
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to parse") from error
     except (
