@@ -86,7 +86,7 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 MISTAKES = rows("""
 --object_annotations_file= | --object_annotations_file is required
 --class_descriptions_file= | --class_descriptions_file is required
---object_annotations_file=coco.json | coco.json: is a COCO json, expected a csv of Open Images boxes
+--object_annotations_file=coco.json | coco.json: is not a CSV of Open Images boxes
 --object_annotations_file=images | images: cannot be read (it is a folder)
 --object_annotations_file=classes.csv | classes.csv: is not a CSV of Open Images boxes: its first line lacks
 --class_descriptions_file=boxes.csv | boxes.csv: line 1 is 'ImageID,

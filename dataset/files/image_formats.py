@@ -17,7 +17,8 @@ from typing import BinaryIO, NamedTuple
 from PIL import ExifTags, Image, TiffImagePlugin, features
 
 _TIFF_DEFAULTS = {256: None, 257: None, 277: 1, 262: 1, 274: 1}  # tags: width, height, bands, photometric, orientation
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0")  # the last one: BigTIFF
+_BIG = 43  # version of BigTIFF
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0")
 
 
 class TiffHeader(NamedTuple):
@@ -44,7 +45,7 @@ def read_tiff_header(file: BinaryIO) -> TiffHeader | None:
     head = file.read(16)
     if len(head) < 16 or not head.startswith(_TIFF_STARTS):
         return None
-    directory = TiffImagePlugin.ImageFileDirectory_v2(head)
+    directory = TiffImagePlugin.ImageFileDirectory_v2(head if head[2] == _BIG else head[:8])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about tags that are not used here
         warnings.filterwarnings("error", message="Tag data larger than file")
