@@ -3,15 +3,15 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))

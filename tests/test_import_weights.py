@@ -19,7 +19,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.efficientdet.family import FAMILY, from_nvidia
 from model.bifpn import NearestResize
 from model.detection_model import named_variables
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.weight_arrays import check_against, is_object_based, model_arrays
 from program_support.errors import InputError
 

@@ -6,7 +6,7 @@ import pytest
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import family_of
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
 from efficientdet.plugins.loggers.mlperf import MlperfLog, benchmark, torch_parameters
 from efficientdet.run_log.journal import Journal
 from program_support.errors import InputError

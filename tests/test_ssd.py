@@ -17,7 +17,7 @@ from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
 from efficientdet.plugins.onnx.graph import OnnxGraph
 from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.network import build_ssd

@@ -23,7 +23,6 @@ from efficientdet.checkpoints import provenance, restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
@@ -31,8 +30,9 @@ from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.optimization.build_step import build_train_step
+from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal
-from efficientdet.training import guards, reporter, validation
+from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
 from efficientdet.training import settings as training_settings
@@ -302,10 +302,10 @@ class FailingLogger:
     ("module", "name", "warning"),
     [
         (provenance, "project_version", "no provenance.json: RuntimeError: broken"),
-        (reporter, "checksums", "no provenance.json: RuntimeError: broken"),
-        (reporter, "draw_detections", "the report is incomplete: RuntimeError: broken"),
-        (reporter, "write_measures", "the report is incomplete: RuntimeError: broken"),
-        (reporter, "write_report", "the report is incomplete: RuntimeError: broken"),
+        (validation, "checksums", "no provenance.json: RuntimeError: broken"),
+        (validation, "draw_detections", "the report is incomplete: RuntimeError: broken"),
+        (validation, "write_measures", "the report is incomplete: RuntimeError: broken"),
+        (validation, "write_report", "the report is incomplete: RuntimeError: broken"),
         (Journal, "finish", "the report is incomplete: RuntimeError: broken"),
         (coco_evaluation, "default_resamples", "no confidence intervals: RuntimeError: broken"),
         (run_module, "store_thresholds", "no score thresholds beside the final weights: RuntimeError: broken"),
@@ -571,7 +571,7 @@ class Killed(BaseException):
 def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, tmp_path, monkeypatch):
     """The best weights are never older than the numbers, and an evaluation that was cut short is done again."""
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
-    places = {"write_arrays": validation, "write_measures": reporter}
+    places = {"write_arrays": validation, "write_measures": validation}
     writes, original = [], {name: getattr(module, name) for name, module in places.items()}
 
     def dying_before(write, number):

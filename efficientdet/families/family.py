@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.quickstart_recipe import QuickstartRecipe
+from efficientdet.families.preset_values import QuickstartRecipe
 from model.weight_arrays import model_arrays
 
 if TYPE_CHECKING:

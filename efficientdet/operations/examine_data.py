@@ -6,7 +6,7 @@ from pathlib import Path
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import recognize
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment

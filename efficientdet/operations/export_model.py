@@ -6,7 +6,7 @@ from typing import Any
 
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,

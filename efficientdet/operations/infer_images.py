@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, required, writable_folder
 from efficientdet.configuration.model_config import (
     checked_overrides,

@@ -1,6 +1,7 @@
 """The output folder of a quick start: one quick start uses it at a time, and others' files in it stay as they are."""
 
 import contextlib
+import glob
 import json
 import os
 import platform
@@ -9,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dataset.class_names import class_names_of_records
+from dataset.files.bounded_files import read_json
+from dataset.records.labeled_records import LabeledImages, labeled_records
+from dataset.records.record_files import expand_glob
+from dataset.records.record_index import index_records
 from program_support.atomic_files import is_other_process
 from program_support.claimed_outputs import is_marked, is_output, list_outputs, refuse_unmarked
 from program_support.errors import InputError
@@ -126,3 +132,37 @@ def refuse_foreign_output(folder: Path) -> None:
         refuse_unmarked(folder / METRICS)
     elif not is_output(folder / METRICS, below=folder):  # of a version without a list
         list_outputs(folder, [METRICS])
+
+
+def labeled_images(pattern: str, *, most: int | None = None) -> LabeledImages:
+    """Return the images of the records, or the first `most`."""
+    records = expand_glob(pattern)
+    index = index_records(records)
+    names = class_names_of_records(records)
+    assert names is not None
+    return labeled_records(index, names, range(len(index))[:most])
+
+
+def instances(folder: Path, split: str) -> dict[str, Any]:
+    """Return the images, objects and classes of the records of a split in COCO's format, as the conversion wrote them.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    return read_json(str(folder / "records" / f"{split}.instances.json"))
+
+
+def image_count(pattern: str) -> int:
+    """Return the number of images of the records."""
+    return len(index_records(sorted(glob.glob(pattern))))
+
+
+def records_of(folder: Path, split: str) -> str | None:
+    """Return the pattern of the records of train, val or test; None if there are none."""
+    pattern = records_pattern(folder, split)
+    return pattern if glob.glob(pattern) else None
+
+
+def records_pattern(folder: Path, split: str) -> str:
+    """Return the pattern of the records of train, val or test."""
+    return f"{glob.escape(str(folder))}/records/{split}-*"

@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.provenance import FILE_NAME as PROVENANCE
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.devices.xla_settings import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
+from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
@@ -164,7 +164,7 @@ class Training:
 
     @cached_property
     def _reporter(self):
-        from efficientdet.training.reporter import Reporter
+        from efficientdet.training.validation import Reporter
 
         return Reporter(self._run, self._validation)
 

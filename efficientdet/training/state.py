@@ -12,7 +12,6 @@ import numpy as np
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.device import assign
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.families.registry import build_detector
@@ -23,6 +22,7 @@ from efficientdet.optimization.optimizer import (
     build_optimizer,
     weights_rate_factors,
 )
+from efficientdet.options.train import PRETRAINED_BACKBONE, TrainingConfig
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import SEED_STATE, DetectionModel, decaying_weights, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX

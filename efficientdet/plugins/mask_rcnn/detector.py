@@ -24,8 +24,8 @@ from efficientdet.plugins.mask_rcnn.sampled_regions import (
     sample_regions,
 )
 from model.detection_model import DECAYED_WEIGHTS, DetectionModel, WeightDecay
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.folding import folded, has_frozen_norms
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.gather import entries
 from object_detection.geometry.box_coding import BoxCoder

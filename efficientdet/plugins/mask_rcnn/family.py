@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
 from efficientdet.plugins.mask_rcnn.presets import (
     ACTIVATIONS_PER_MASK,

@@ -16,8 +16,7 @@ from efficientdet.plugins.mask_rcnn.proposal_anchors import PROPOSAL_SIZES
 from efficientdet.plugins.mask_rcnn.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from efficientdet.plugins.mask_rcnn.regions import REGION_SUPPRESSION, ProposalConfig
 from efficientdet.plugins.mask_rcnn.roi_align import TORCHVISION_POOLING, RegionPooling
-from model.feature_pyramid import WIDTH, build_feature_pyramid
-from model.resnet import build_resnet, freeze
+from model.resnet import WIDTH, build_feature_pyramid, build_resnet, freeze
 from object_detection.geometry.anchor_conventions import rounded_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
 from object_detection.structures import Tensor

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from efficientdet.families.nms_configs import NmsConfigs
+from efficientdet.families.preset_values import LearningRate, NmsConfigs, QuickstartRecipe, StartRecipe
 from efficientdet.families.published_files import torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 BACKBONES = {
     "mask-rcnn-resnet18": "resnet18",

@@ -10,7 +10,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.hyperparameters import Removed
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
 from efficientdet.plugins.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
 from object_detection.geometry.anchor_conventions import RETINANET_SCALES, retinanet_sizes, rounded_levels
@@ -130,8 +130,7 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
         self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "DenseDetector":
         from efficientdet.plugins.retinanet.network import RetinaNetConfig, build_retinanet
-        from model.dense_detector import DenseDetector, DenseDetectorConfig
-        from model.dense_losses import LossConfig
+        from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
         from object_detection.assignment.anchor_assignment import IouAssigner
         from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 
