@@ -130,10 +130,9 @@ class DensePostprocessing(Postprocessing):
     def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Postprocessing.litert_operator`."""
         config, coder = self._config, self._config.box_coder
-        if coder.last_pixel or not isinstance(coder, FasterRcnnBoxCoder):
+        if not isinstance(coder, FasterRcnnBoxCoder):
             raise InputError(
-                "TFLite_Detection_PostProcess measures boxes from corner to corner, but the boxes of this detector "
-                "include their last pixel; use --formats=litert-int8"
+                "TFLite_Detection_PostProcess cannot decode the boxes of this detector; use --formats=litert-int8"
             )
         size = np.array(self._image_size)
         low, high = self._anchors[:, :2] / size, self._anchors[:, 2:] / size

@@ -2,8 +2,7 @@
 
     python mesh_training.py folder
 
-Optimizer state and averages are sharded on several devices, and whole on one. The last training is repeated: it changes
-no bit.
+The last training is repeated: it changes no bit.
 """
 
 import itertools
@@ -57,7 +56,7 @@ def main(folder: Path) -> None:
     }
     train(TrainingConfig(model_dir=f"{folder}/one", num_devices=1, batch_size=8, **settings))
     arrays: list[dict[str, np.ndarray]] = []
-    several = {"model_dir": f"{folder}/several", "shard_optimizer_state": True, **settings}
+    several = {"model_dir": f"{folder}/several", **settings}
     with stopped_step():
         assert train(TrainingConfig(batch_size=1, **several)).exit_code == 143
     assert read_description(f"{folder}/several/ckpt").global_step in (STOPPED, STOPPED + 1)  # a thread gets the signal

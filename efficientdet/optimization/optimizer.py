@@ -26,38 +26,32 @@ _GROWTH_STEPS = 2000  # the loss scale doubles after this number without an over
 
 
 class Packing:
-    """Layout of tensors in a vector: one after the other in the order of `shapes`, in row-major order.
+    """Layout of tensors in a vector: one after the other in the order of `shapes`, in row-major order."""
 
-    The vector ends with zeros where its size would not be divisible by `parts`.
-    """
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], *, parts: int = 1):
+    def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = [tuple(shape) for shape in shapes]
         sizes = [math.prod(shape) for shape in self.shapes]
-        self._padding = -sum(sizes) % parts
-        self.size = sum(sizes) + self._padding
-        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes) if self._padding else len(sizes) - 1)]
+        self.size = sum(sizes)
+        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
 
     def pack(self, tensors: Sequence, dtype: str = "float32"):
         """Return the tensors as one vector, [size]."""
-        padding = [ops.zeros(self._padding, dtype)] if self._padding else []
-        return ops.concatenate([*(ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors), *padding])
+        return ops.concatenate([ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors])
 
     def unpack(self, vector) -> list:
         """Return the tensors of a vector [size], with its dtype."""
-        # TensorFlow cannot split at an empty list of places. Padding is one part more.
+        # TensorFlow cannot split at an empty list of places
         parts = ops.split(vector, self._ends) if self._ends else [vector]
-        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def vector(self, arrays: Iterable) -> np.ndarray:
         """Return `pack` as a NumPy array: outside of a program, an accelerator would compile each of its operations."""
-        parts = [np.ravel(np.asarray(array, np.float32)) for array in arrays]
-        return np.concatenate([*parts, np.zeros(self._padding, np.float32)])
+        return np.concatenate([np.ravel(np.asarray(array, np.float32)) for array in arrays])
 
     def arrays(self, vector) -> list[np.ndarray]:
         """Return `unpack` as NumPy arrays, with one copy from the device."""
         parts = np.split(np.asarray(vector), self._ends)
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 class PackedOptimizer:
@@ -83,16 +77,14 @@ class PackedOptimizer:
         variables: list[keras.Variable],
         rate_factors: Sequence[float] | None = None,
         decays: Sequence[bool] | None = None,
-        *,
-        parts: int = 1,
     ) -> None:
         """Create the state for these weights, whose gradients come in the same order; later calls do nothing.
 
         rate_factors: factor of the learning rate for each weight. decays: whether a decoupled weight decay applies to
-        each weight; None: to all. parts: the slots' sizes are divisible by it.
+        each weight; None: to all.
         """
         if not hasattr(self, "packing"):
-            self.packing = Packing([variable.shape for variable in variables], parts=parts)
+            self.packing = Packing([variable.shape for variable in variables])
             self._rate_factors = list(rate_factors or [1.0] * len(variables))
             self._decays = list(decays or [True] * len(variables))
             self.slot_variables = {
@@ -212,14 +204,12 @@ class WeightAverage:
 
     d = min(decay, (1 + t) / (10 + t)). The average starts at the initial weights, whose influence vanishes within a few
     dozen steps because d starts small.
-
-    parts: the size of the packed average is divisible by it.
     """
 
-    def __init__(self, variables: list[keras.Variable], *, decay: float, parts: int = 1):
+    def __init__(self, variables: list[keras.Variable], *, decay: float):
         self.decay = decay
         self.variables = variables
-        self.packing = Packing([variable.shape for variable in variables], parts=parts)
+        self.packing = Packing([variable.shape for variable in variables])
         values = self.packing.vector(variable.value for variable in variables)
         self.packed = keras.Variable(values, trainable=False, name="average")
 

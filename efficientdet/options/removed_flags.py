@@ -66,6 +66,11 @@ GONE = {
             boolean=True,
         ),
         "run_epoch_in_child_process": Gone("a training is one process", ("True", "False"), boolean=True),
+        "shard_optimizer_state": Gone(
+            "each device holds the optimizer's state: nothing was measured on several devices",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "steps_per_execution": Gone("a step is one compiled program and reports after each", ("1",)),
         "strategy": Gone(
             "a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."

@@ -98,13 +98,6 @@ class TrainSettings(MachineOptions):
         Count | None,
         Help("Number of devices per process under KERAS_BACKEND=jax. Default: all that it finds."),
     ] = None
-    shard_optimizer_state: Annotated[
-        bool,
-        Help(
-            "Distribute optimizer state and averaged weights over the devices under KERAS_BACKEND=jax, to save "
-            "memory. Checkpoints are the same."
-        ),
-    ] = False
     bn_group: Annotated[
         Count | None,
         Help(

@@ -67,9 +67,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 
     `clock` returns seconds, for --max_minutes and the log. A user can fix each InputError.
     """
-    with join_world(
-        group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state
-    ) as world:
+    with join_world(group_size=config.bn_group, num_devices=config.num_devices) as world:
         runtime = start_runtime(
             precision=config.precision,
             amp=config.amp,

@@ -222,15 +222,14 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
         divide_statistics(detector.network, world.groups)
     elif world.group_size > 1:
         join_statistics(detector.network, world.mean_of_group)
-    decay, parts = config.hparams.moving_average_decay, world.state_parts
+    decay = config.hparams.moving_average_decay
     variables = list(named_variables(detector.network).values())
-    average = WeightAverage(variables, decay=decay, parts=parts) if decay else None
+    average = WeightAverage(variables, decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
     optimizer.build(
         detector.network.trainable_variables,
         weights_rate_factors(config.hparams, detector.network),
         decaying_weights(detector.network, config.hparams.decayed_weights),
-        parts=parts,
     )
     return TrainingState(detector, optimizer, average, world=world)
 
