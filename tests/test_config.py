@@ -68,7 +68,6 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     [
         ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
         ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
-        ({"mlperf_platform": " "}, "--mlperf_platform= : expected a name"),
         ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
         ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
         ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),

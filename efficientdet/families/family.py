@@ -67,8 +67,8 @@ class Family(Generic[AnyHyperparameters]):
     color_jitter: ClassVar[bool] = False  # whether training images get torchvision's color jitter
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
-    # Entries of MLPerf's log. "benchmarks": the id from a version of the rules on, None: none. "values": names of
-    # hyperparameters by the rules' names. "logs_weights": whether the initialized weights are listed.
+    # Entries of MLPerf's log. "benchmark": the id in the rules. "values": names of hyperparameters by the rules' names.
+    # "logs_weights": whether the initialized weights are listed.
     mlperf: ClassVar[Mapping[str, Any]] = {}
 
     def build(self, hparams: AnyHyperparameters, *, num_classes: int, precision: str = "float32") -> "DetectionModel":

@@ -56,6 +56,17 @@ GONE = {
         "input_partition_dims": _TPU,
         "iterations_per_loop": _TPU,
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
+        "mlperf_cache_cleared": Gone("--mlperf_submission=cache_clear=True has it", _SWITCHED_OFF, boolean=True),
+        **dict.fromkeys(
+            (
+                "mlperf_division",
+                "mlperf_organization",
+                "mlperf_platform",
+                "mlperf_ruleset",
+                "mlperf_status",
+            ),
+            Gone("--mlperf_submission=KEY=VALUE,.. has it, such as submission_org=NAME"),
+        ),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
         "on_nan": Gone("a NaN or infinite loss ends a training; the command resumes, with a lower --lr", ("stop",)),

@@ -12,7 +12,6 @@ from program_support.checked_fields import (
     Count,
     CountOrZero,
     Help,
-    Limit,
     NonNegative,
     Positive,
     Share,
@@ -22,7 +21,6 @@ from program_support.checked_fields import (
 from program_support.errors import InputError
 
 TRAINING_MODES = one_of("train", "train300", "traineval")
-_NAME = Limit(lambda value: bool(value.strip()), "a name")
 
 
 @checked
@@ -117,28 +115,13 @@ class TrainSettings(MachineOptions):
         str | None,
         Help("Output files for MLPerf's :::MLLOG lines, comma-separated; -: standard output."),
     ] = None
-    mlperf_ruleset: Annotated[
-        str | None,
-        Limit(re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII).fullmatch, "a version such as 2.1.0"),
+    mlperf_submission: Annotated[
+        tuple[str, ...],
         Help(
-            "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: the first "
-            "version with a benchmark of the model family."
+            "Entries of the MLPerf log about a submission, as KEY=VALUE, comma-separated, such as submission_org=NAME, "
+            "submission_division=closed, submission_platform=NAME, cache_clear=True."
         ),
-    ] = None
-    mlperf_division: Annotated[str, one_of("open", "closed"), Help("MLPerf division in the log.")] = "open"
-    mlperf_status: Annotated[
-        str, one_of("research", "onprem", "cloud", "preview"), Help("MLPerf submission status in the log.")
-    ] = "research"
-    mlperf_organization: Annotated[str, _NAME, Help("Name of the submitting organization in the log.")] = "unknown"
-    mlperf_platform: Annotated[
-        str | None,
-        _NAME,
-        Help("Name of the platform in the log. Default: number and type of the devices."),
-    ] = None
-    mlperf_cache_cleared: Annotated[
-        bool,
-        Help("Log that the system caches were cleared before the run. The program does not clear them."),
-    ] = False
+    ] = ()
     suggest: Annotated[
         bool,
         Help("Set the hyperparameters that the data check suggests, except those in --hparams."),

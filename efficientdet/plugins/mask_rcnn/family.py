@@ -100,7 +100,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
-    mlperf: ClassVar = {"benchmarks": {"0.0.0": "maskrcnn"}}
+    mlperf: ClassVar = {"benchmark": "maskrcnn"}
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
     def build(

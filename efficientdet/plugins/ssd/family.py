@@ -104,7 +104,7 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
     presets = PRESETS
     quickstart = QUICKSTART
     mlperf: ClassVar = {
-        "benchmarks": {"0.0.0": "ssd", "2.0.0": None},  # the ssd of later rules is RetinaNet
+        "benchmark": "ssd",
         "values": {
             "model_bn_span": "images_of_batch_statistics",
             "max_samples": "num_cropping_iterations",
