@@ -147,7 +147,7 @@ def thresholds_in(path):
 
 
 def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbroken):
-    """Of averaged weights and of raw ones after each of three epochs."""
+    """After each of three epochs."""
     folder, _ = unbroken
     first, second, third, final = (thresholds_in(folder / f"metrics-{name}.json") for name in (1, 2, 3, "final"))
     assert len({first, second, third}) == 3
@@ -156,8 +156,7 @@ def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbr
         thresholds_in(folder / name) for name in ("ckpt-final", "ckpt", "emackpt-final", "ema_weights/emackpt-2")
     ] == [third, third, third, second]
     best = read_description(str(folder / "emackpt-best"))
-    averaged = (first, second, third)[best.run["best_epoch"] - 1]
-    assert (best.score_thresholds["overall"] == averaged) == (best.weights == "averaged")
+    assert best.score_thresholds["overall"] == (first, second, third)[best.run["best_epoch"] - 1]
 
 
 def log_of(folder, name="time_log.txt"):
@@ -325,24 +324,6 @@ def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatc
     assert f"report: {tmp_path}/out/report.html" in out
 
 
-@pytest.mark.usefixtures("standin_step")
-def test_records_of_an_earlier_part_of_the_training_stay_known(drawn, tmp_path, capsys):
-    """Also where no step is left for the new ones."""
-
-    def trained(**settings):
-        train(config(drawn, tmp_path, {"num_epochs": 1}, **settings))
-        return json.loads(
-            (tmp_path / "provenance.json").read_text()
-        ), "on other records before" in capsys.readouterr().out
-
-    first, told = trained()
-    assert ("earlier_records" in first, told) == (False, False)
-    assert not trained()[1]
-    for _ in range(2):
-        other, told = trained(records=drawn.records("val"))
-        assert (other["earlier_records"], told) == ([first["files"]["records"]], True)
-
-
 def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
     folder, _ = unbroken
     with pytest.raises(InputError, match="is missing; the checkpoint is of another training; use another --model_dir"):
@@ -478,24 +459,24 @@ def run_of(settings, journal, world):
     return Run(settings, Runtime(precision="float32", use_xla=False), journal, world, clock=time.monotonic)
 
 
-def validated(drawn, folder, averaged, raw, **changes):
+def validated(drawn, folder, values, **changes):
     """A run after epochs in which nothing is trained and the APs of the weights are these."""
     with Journal(folder) as journal:
         run = run_of(config(drawn, folder, **changes), journal, World())
         validations = validation.Validation(run, StopRequest(World(), saved_step=int, unsaved_steps=int))
         run.start()
-        for epoch, values in enumerate(zip(averaged, raw, strict=True), start=1):
+        for epoch, value in enumerate(values, start=1):
             assert run.reason_to_stop == ""
             run.state.step += STEPS
             run.state.average.packed.assign(run.state.average.packed.value + 1.0)
-            evaluations = [validation.Evaluation(measures(value), None) for value in values]
-            validations._evaluate = Mock(return_value=dict(zip(("averaged", "raw"), evaluations, strict=True)))
+            run.state.score_thresholds = measures(value).score_thresholds
+            validations.averaged = Mock(return_value=validation.Evaluation(measures(value), None))
             validations.evaluate_epoch(epoch)
     return run
 
 
 def test_the_best_weights_and_patience(drawn, tmp_path):
-    run = validated(drawn, tmp_path, [0.1, 0.3, 0.28], [0.2, 0.25, 0.3], patience=1)
+    run = validated(drawn, tmp_path, [0.1, 0.3, 0.3], patience=1)
     assert run.reason_to_stop == "AP has not improved in 1 evaluations: stopping after epoch 3"
     best, arrays = read_description(str(tmp_path / "emackpt-best")), read_arrays(str(tmp_path / "emackpt-best"))
     assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
@@ -504,17 +485,10 @@ def test_the_best_weights_and_patience(drawn, tmp_path):
         np.testing.assert_allclose(arrays[name] + 1.0, average, atol=1e-6, err_msg=name)
 
 
-def test_raw_weights_may_be_the_best(drawn, tmp_path):
-    run = validated(drawn, tmp_path, [0.1], [0.12])
-    assert read_description(str(tmp_path / "emackpt-best")).weights == "raw"
-    arrays = read_arrays(str(tmp_path / "emackpt-best"))
-    assert all((arrays[name] == array).all() for name, array in run.state.raw_by_name().items())
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("standin_step")
 def test_a_target_is_reached_by_a_resumed_training(drawn, tmp_path, capsys, monkeypatch):
-    average_precision = iter([0.1, 0.12, 0.1, 0.2])
+    average_precision = iter([0.12, 0.2])
     monkeypatch.setattr(
         "object_detection.coco.evaluation.CocoEvaluator.evaluate",
         # With intervals it measures the last detections again

@@ -38,9 +38,9 @@ class RunSummary:
 
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # the total and its terms; det_loss is the total without regularization
-_LEGEND = {"validation/AP": "AP (averaged weights)", "validation/AP_raw": "AP_raw (weights of the last step)"}
+_LEGEND = {"validation/AP": "AP (averaged weights)"}
 _CHARTS = (
-    ("Validation AP", "AP (IoU 0.50:0.95)", ("validation/AP", "validation/AP_raw")),
+    ("Validation AP", "AP (IoU 0.50:0.95)", ("validation/AP",)),
     ("Learning rate", "Learning rate", ("train/learning_rate",)),
     ("Gradient norm", "L2 norm", ("train/gradient_norm",)),
     ("Throughput", "Images per second", ("examples/sec",)),

@@ -59,37 +59,36 @@ class Validation:
     `stop_request` ends any of the methods between two batches.
 
     Attributes:
-        evaluations: of the last finished epoch, by "averaged" and "raw" weights; empty where it was not evaluated.
+        evaluation: of the last finished epoch; None where it was not evaluated.
         losses: of the last finished epoch; empty without --validate.
         last: the last evaluation of averaged weights.
     """
 
     def __init__(self, run: Run, stop_request: StopRequest):
         self._run, self._stop_request = run, stop_request
-        self.evaluations: Mapping[str, Evaluation] = {}
+        self.evaluation: Evaluation | None = None
         self.losses: Mapping[str, float] = {}
         self.last: Evaluation | None = None
         self._step: int | None = None  # of `last`
 
     def evaluate_epoch(self, epoch: int) -> None:
-        """Evaluate averaged and raw weights, store the best, and compute validation losses, where they are due.
+        """Evaluate the averaged weights, store the best, and compute validation losses, where they are due.
 
         Raises:
             InputError: the AP fell to a small fraction of the best one.
         """
         run, config, progress = self._run, self._run.config, self._run.state.progress
-        self.evaluations = {}
+        self.evaluation = None
         if config.evaluates_after(epoch):
             run.journal.event("evaluation_started", epoch=epoch)
             with run.stopwatch.measuring("evaluation"):
-                self.evaluations = self._evaluate()
-            weights = max(self.evaluations, key=lambda name: self.evaluations[name].average_precision)
-            average_precision = self.evaluations[weights].average_precision
+                self.evaluation = self.averaged()
+            average_precision = self.evaluation.average_precision
             check_collapse(average_precision, best=progress.best_ap, epoch=epoch)
             if average_precision > progress.best_ap:
                 progress.best_ap, progress.best_epoch, progress.evaluations_since_best = average_precision, epoch, 0
                 progress.best_seconds = run.seconds
-                self._write_best(weights)
+                self._write_best()
             else:
                 progress.evaluations_since_best += 1
             run.journal.event("evaluation_finished", epoch=epoch, average_precision=average_precision)
@@ -132,11 +131,6 @@ class Validation:
         normalizers = detector.normalizers(totals)
         return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 
-    def _evaluate(self) -> dict[str, Evaluation]:
-        """Evaluate the "averaged" weights and, if they differ, the "raw" weights."""
-        averaged = {"averaged": self.averaged()}
-        return averaged if self._run.state.average is None else {**averaged, "raw": self._measure()}
-
     def _measure(self) -> Evaluation:
         config, world = self._run.config, self._run.world
         rows = detect_all(
@@ -149,13 +143,11 @@ class Validation:
         )
         return Evaluation(world.gather(self._coco.evaluate(rows) if world.is_first else None)[0], rows)
 
-    def _write_best(self, weights: str) -> None:
+    def _write_best(self) -> None:
         run, state = self._run, self._run.state
         if run.world.is_first:
-            uses_average = weights == "averaged" and state.average is not None
-            arrays = state.averages_by_name() if uses_average else state.raw_by_name()
-            thresholds = self.evaluations[weights].measures.score_thresholds
-            description = replace(state.description(run.description, weights=weights), score_thresholds=thresholds)
+            arrays = state.raw_by_name() if state.average is None else state.averages_by_name()
+            description = state.description(run.description, weights="averaged")
             write_arrays(str(Path(run.config.model_dir, BEST)), arrays, description, newest=False)
 
     @cached_property
@@ -219,21 +211,15 @@ class Reporter:
     def report_epoch(self, epoch: int) -> None:
         """Report the results of an epoch, and write the page if there are new ones."""
         run, validation, progress = self._run, self._validation, self._run.state.progress
-        if evaluations := validation.evaluations:
+        if evaluation := validation.evaluation:
             with run.stopwatch.measuring("evaluation"):
-                averaged = evaluations["averaged"]
-                line = f"epoch {epoch}: AP {shown_measure(averaged.average_precision)} with averaged weights"
-                if "raw" in evaluations:
-                    raw = evaluations["raw"].average_precision
-                    run.journal.curves(run.state.step, {"validation/AP_raw": raw})
-                    line += f", {shown_measure(raw)} with raw weights"
                 best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
-                run.journal.print(line + best)
-                self._report_averaged(epoch, averaged)
+                run.journal.print(f"epoch {epoch}: AP {shown_measure(evaluation.average_precision)}{best}")
+                self._report_averaged(epoch, evaluation)
         if losses := validation.losses:
             run.journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
             run.journal.curves(run.state.step, {f"validation/{name}": value for name, value in losses.items()})
-        if evaluations or not run.config.evaluates:
+        if evaluation or not run.config.evaluates:
             self.write_page()
 
     @_only_warns
@@ -307,16 +293,6 @@ class Reporter:
             **{name: [checkpoint_prefix(local_path(path))] for name, path in weights.items() if path},
         }
         files = {name: checksums(filter(None, paths)) for name, paths in sources.items() if any(paths)}
-        earlier = provenance.read_provenance(self._folder / "ckpt-final") if run.first_step else None
-        earlier_records = (earlier or {}).get("earlier_records", [])
-        records = (earlier or {}).get("files", {}).get("records")
-        if records and {*records.values()} != {*files["records"].values()}:
-            earlier_records = [*earlier_records, records]
-        if earlier_records:
-            run.journal.print(
-                f"warning: the weights were trained on other records before, up to step {run.first_step} or earlier; "
-                f"{provenance.FILE_NAME} names both"
-            )
         content = {
             "code": provenance.code_version(),
             "machine": provenance.machine() | {"processes": run.world.size, "devices": run.world.devices},
@@ -328,7 +304,6 @@ class Reporter:
             "resumed_after_step": run.first_step,
             "last_step": run.state.step,
             "files": files,
-            **({"earlier_records": earlier_records} if earlier_records else {}),
             "weights": checksums([self._folder / "ckpt-final"]),
             "metrics": measures.to_json() if measures else {},
         }
