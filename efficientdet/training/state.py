@@ -97,7 +97,7 @@ class TrainingState:
 
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Restore the arrays of a checkpoint; raise InputError for one that is missing or has another shape."""
-        self.progress = TrainingProgress.from_json(progress, where=prefix)
+        self.progress = TrainingProgress.from_json(progress)
         of_rank = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
 
         def read(name, shape):

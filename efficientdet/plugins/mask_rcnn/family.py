@@ -30,7 +30,6 @@ from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, gri
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 if TYPE_CHECKING:
-    from dataset.input.resize import ResizeRule
     from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
 
 _CLASS_PREDICTORS = ("roi_heads/box_predictor/", "roi_heads/mask_predictor/mask_fcn_logits/")
@@ -146,14 +145,6 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
                 decays=hparams.decayed_weights,
             ),
         )
-
-    def resize_rule(self, hparams: MaskRcnnHyperparameters) -> "ResizeRule":
-        """Return the resize rule, which keeps the aspect ratio."""
-        from dataset.input.resize import fit_within, letterbox
-
-        if hparams.resize == "letterbox":
-            return letterbox(hparams.input_size)
-        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
         """Return the anchors of the proposals on P2 to P6."""

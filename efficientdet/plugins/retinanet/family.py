@@ -27,7 +27,6 @@ from program_support.checked_fields import (
 )
 
 if TYPE_CHECKING:
-    from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
 RATE = 1e-4
@@ -173,14 +172,6 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
                 ),
             ),
         )
-
-    def resize_rule(self, hparams: RetinaNetHyperparameters) -> "ResizeRule":
-        """Return the resize rule: MLPerf's stretches images to one size; torchvision's keeps the aspect ratio."""
-        from dataset.input.resize import fit_within, stretch
-
-        if hparams.resize == "stretch":
-            return stretch(hparams.input_size)
-        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
         """Return the anchors of P3 to P7."""
