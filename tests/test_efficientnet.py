@@ -8,11 +8,11 @@ import pytest
 from oracles import to_numpy
 from unfilled import unfilled_weights
 
-from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+from efficientdet.checkpoints.restore import load_backbone, read_source
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.registry import hyperparameters_of
 from model.detection_model import named_variables
-from model.efficientnet import build_backbone
+from model.efficientdet import build_backbone
 from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 

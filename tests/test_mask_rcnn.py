@@ -9,7 +9,7 @@ import tensorflow as tf
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.pretrained_weights import Source, load_weights
+from efficientdet.checkpoints.restore import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.inference.runtimes import copied

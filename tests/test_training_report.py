@@ -79,7 +79,7 @@ def test_long_times_nothing_to_measure_and_what_the_curve_of_ap_is():
     )
     assert "1110.2 s" in text
     assert "-1.0000" not in text
-    assert "AP (averaged weights)" in text
+    assert "AP (IoU 0.50:0.95) of the averaged weights" in text
 
 
 def test_nothing_is_known():

@@ -23,7 +23,7 @@ from efficientdet.checkpoints.checkpoint import (
     writing_order,
 )
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
-from efficientdet.checkpoints.pretrained_weights import Source, read_source
+from efficientdet.checkpoints.restore import Source, read_source
 from program_support.errors import InputError
 
 KEPT = 3

@@ -46,7 +46,7 @@ def _hyperparameters(options: ExamineOptions) -> tuple[Hyperparameters, frozense
     if (checkpoint := existing_checkpoint(options.pretrained_ckpt, "pretrained_ckpt")) is None:
         return hparams, frozenset()
     prepare_environment()
-    from efficientdet.checkpoints.pretrained_weights import read_source
+    from efficientdet.checkpoints.restore import read_source
 
     given = parse_overrides(options.hparams)
     fixed = read_source(checkpoint).fixed_settings(hparams, given)

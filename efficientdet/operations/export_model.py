@@ -21,7 +21,7 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
 from efficientdet.options.export import ExportOptions
-from efficientdet.weights.hub_files import parts_of, publish, require_library
+from efficientdet.weights.downloads import parts_of, publish, require_library
 from program_support.errors import InputError
 
 

@@ -12,7 +12,7 @@ from efficientdet.families.published_files import CLASSIFIER, published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
 from efficientdet.options.train import PRETRAINED_BACKBONE
-from efficientdet.quickstart.state import State
+from efficientdet.quickstart.output_folder import State
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
-from efficientdet.checkpoints.pretrained_weights import read_source
+from efficientdet.checkpoints.restore import read_source
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
-from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
+from efficientdet.checkpoints.restore import load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
 from efficientdet.devices.device import assign
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
