@@ -7,11 +7,11 @@ import numpy as np
 
 from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import index_records
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import quick_findings
 from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.label_checks import CROWDS_ADVICE, unusable_classes, unusable_objects, usable_objects
 from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 _FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly spaced: shards are shuffled

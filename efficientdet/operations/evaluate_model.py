@@ -9,8 +9,8 @@ from typing import Any
 
 from dataset.class_names import ClassNames, parse_class_names, read_class_names
 from dataset.files.untrusted_values import error_context
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
 from efficientdet.configuration.flag_paths import (
     existing_file,

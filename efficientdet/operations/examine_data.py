@@ -6,7 +6,7 @@ from pathlib import Path
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.any_format import recognize
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
@@ -46,7 +46,7 @@ def _hyperparameters(options: ExamineOptions) -> tuple[Hyperparameters, frozense
     if (checkpoint := existing_checkpoint(options.pretrained_ckpt, "pretrained_ckpt")) is None:
         return hparams, frozenset()
     prepare_environment()
-    from efficientdet.checkpoints.pretrained_weights import read_source
+    from efficientdet.checkpoints.restore import read_source
 
     given = parse_overrides(options.hparams)
     fixed = read_source(checkpoint).fixed_settings(hparams, given)
