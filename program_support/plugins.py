@@ -23,8 +23,8 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     },
     "efficientdet.open_images": {"reader": "efficientdet.plugins.label_formats.open_images:read_open_images"},
     "efficientdet.loggers": {
-        "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
-        "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",
+        "wandb": "efficientdet.plugins.loggers.experiment_trackers:WeightsAndBiases",
+        "mlflow": "efficientdet.plugins.loggers.experiment_trackers:Mlflow",
         "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
     },
     "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},

@@ -32,7 +32,7 @@ from efficientdet.exports.artifact_pages import files_to_publish
 from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import state as training_state
-from efficientdet.weights.hub_files import publish
+from efficientdet.weights.downloads import publish
 from model.multiply_adds import multiply_adds
 from object_detection.coco.run_length_masks import decoded
 

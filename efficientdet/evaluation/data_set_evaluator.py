@@ -16,7 +16,7 @@ from dataset.files.untrusted_values import error_context, finite_number, listed,
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.input.record_batches import RecordBatches
-from dataset.records.foreign_records import image_names_of_text_ids
+from dataset.records.labeled_records import image_names_of_text_ids
 from dataset.records.record_index import RecordIndex
 from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_paths import existing_file, program, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment

@@ -9,21 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dataset.class_files import parse_class_names
-from dataset.class_names import ClassNames, read_class_names
+from dataset.class_names import ClassNames, parse_class_names, read_class_names
 from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.any_format import read_labels, recognize
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from dataset.files.image_files import image_folder
 from dataset.files.pixel_values import FULL_RANGE
 from dataset.files.untrusted_values import error_context
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.checkpoint_classes import classes_beside
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.checkpoints.description import Description, read_description
 from efficientdet.configuration.flag_paths import (
     class_names_for,

@@ -38,9 +38,8 @@ class RunSummary:
 
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # the total and its terms; det_loss is the total without regularization
-_LEGEND = {"validation/AP": "AP (averaged weights)", "validation/AP_raw": "AP_raw (weights of the last step)"}
 _CHARTS = (
-    ("Validation AP", "AP (IoU 0.50:0.95)", ("validation/AP", "validation/AP_raw")),
+    ("Validation AP", "AP (IoU 0.50:0.95) of the averaged weights", ("validation/AP",)),
     ("Learning rate", "Learning rate", ("train/learning_rate",)),
     ("Gradient norm", "L2 norm", ("train/gradient_norm",)),
     ("Throughput", "Images per second", ("examples/sec",)),
@@ -62,11 +61,7 @@ def training_page(summary: RunSummary) -> str:
     charts = [
         chart_figure(
             name,
-            {
-                _LEGEND.get(tag, tag.removeprefix("train/")): summary.curves[tag]
-                for tag in tags
-                if summary.curves.get(tag)
-            },
+            {tag.removeprefix("train/"): summary.curves[tag] for tag in tags if summary.curves.get(tag)},
             x_label="Training step",
             y_label=unit,
         )

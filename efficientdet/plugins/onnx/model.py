@@ -59,7 +59,7 @@ def onnx_model(
         return _assembled(graph, detector, _added_outputs(graph, detector, detects=detects), inputs=usual)
     scales = add_resize(graph)
     detections = _added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1], last_pixel=False)
+    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1])
     boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
     outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
