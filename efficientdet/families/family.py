@@ -64,7 +64,6 @@ class Family(Generic[AnyHyperparameters]):
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
     adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change
-    color_jitter: ClassVar[bool] = False  # whether training images get torchvision's color jitter
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
     # Entries of MLPerf's log. "benchmarks": the id from a version of the rules on, None: none. "values": names of

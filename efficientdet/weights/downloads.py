@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from dataset.files.untrusted_values import error_context, shown
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files
 from efficientdet.weights.hub_files import SCHEME, hub_path
-from program_support.atomic_files import unfinished_path, write_text
+from program_support.atomic_files import unfinished_path, user_cache, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
-from program_support.user_cache import user_cache
 
 if TYPE_CHECKING:
     from efficientdet.weights.transfer import Log

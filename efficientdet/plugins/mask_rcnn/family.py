@@ -26,8 +26,7 @@ from efficientdet.plugins.mask_rcnn.presets import (
     QUICKSTART,
 )
 from efficientdet.plugins.mask_rcnn.proposal_anchors import centered_levels, proposal_sizes
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels, rounded_levels
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from efficientdet.plugins.mask_rcnn.regions import REGION_SUPPRESSION, ProposalC
 from efficientdet.plugins.mask_rcnn.roi_align import TORCHVISION_POOLING, RegionPooling
 from model.feature_pyramid import WIDTH, build_feature_pyramid
 from model.resnet import build_resnet, freeze
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels, rounded_levels
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 

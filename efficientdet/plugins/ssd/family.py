@@ -94,7 +94,6 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     name = "ssd"
     body = "backbone/"
-    color_jitter = True
     hyperparameters = SsdHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
