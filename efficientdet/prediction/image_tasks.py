@@ -26,10 +26,9 @@ from efficientdet.prediction.image_annotation import (
 )
 from efficientdet.prediction.inputs import Inputs
 from program_support.atomic_files import report_write_errors
-from program_support.canonical_json import canonical_json
 from program_support.engines import Cluster
 from program_support.file_patterns import paths_beginning_with
-from program_support.installation import installation
+from program_support.installation import canonical_json, installation
 from program_support.remote_addresses import storage
 
 _IMAGES_OF_TASK = 16
