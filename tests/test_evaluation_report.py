@@ -8,7 +8,7 @@ import pytest
 from drawn_records import draw_records
 from html_reading import Balanced
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 from packaging.markers import Marker
 
-from efficientdet.plugins.streams.tracker import TRACKERS
+from efficientdet.plugins.streams.tracks import TRACKERS
 from program_support import installation
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -32,7 +32,6 @@ from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.inference.video_frames import TrackSettings
 from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
@@ -41,12 +40,11 @@ from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import report_write_errors
-from program_support.canonical_json import canonical_json
 from program_support.checked_fields import checked
 from program_support.engines import Cluster
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
-from program_support.installation import installation
+from program_support.installation import canonical_json, installation
 from program_support.remote_addresses import storage
 
 VIDEO_SUFFIXES = {
@@ -74,12 +72,9 @@ class AnnotationConfig(InferOptions):
         return [name for name in self.format if name != MOT]
 
     @property
-    def tracking(self) -> TrackSettings | None:
-        """The settings of tracks; None: objects are not tracked."""
-        if not self.track:
-            return None
-        folder = Path(self.output_dir, MOT) if MOT in self.format else None
-        return TrackSettings(lines=self.count_line, zones=self.zone, mot_folder=folder)
+    def mot_folder(self) -> Path | None:
+        """The folder of the files of `--format=mot`; None: none are written."""
+        return Path(self.output_dir, MOT) if MOT in self.format else None
 
     @property
     def runs_network_once(self) -> bool:

@@ -68,7 +68,7 @@ class OnnxInt8(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the quantized model."""
-        from efficientdet.plugins.onnx.quantization import last_convolutions, quantized
+        from efficientdet.plugins.onnx.model import last_convolutions, quantized
 
         assert calibration is not None
         model = super().model(restored, calibration)
