@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_split import ImageStatistics, decode_reduced, measure_images, near_duplicates
+from dataset.conversion.image_statistics import ImageStatistics, decode_reduced, measure_images, near_duplicates
 from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import index_records
 from efficientdet.data_checks.anchor_search import input_findings, tile_findings
