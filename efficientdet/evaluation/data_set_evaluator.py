@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from dataset.records.labeled_records import image_names_of_text_ids
 from dataset.records.record_index import RecordIndex
 from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World
-from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
 from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset, read_ground_truth
@@ -29,6 +28,9 @@ from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
 from program_support.errors import InputError
 from program_support.progress import Progress
+
+if TYPE_CHECKING:  # train.py starts without detection in images
+    from efficientdet.inference.detect import Detect, Detector
 
 
 def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -212,7 +214,7 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
 
 
 def rows_of_detector(
-    detector: Detector,
+    detector: "Detector",
     path: str,
     index: RecordIndex,
     class_names: ClassNames,
@@ -239,7 +241,7 @@ def rows_of_detector(
     return rows._replace(category_ids=ids[np.searchsorted(detector.class_names.category_ids, rows.category_ids)])
 
 
-def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
+def detect_images(detect: "Detect", index: RecordIndex, *, samples: int = 0) -> DetectionRows:
     """Detect in the images of the first `samples` records (0: all) one at a time, with any detector."""
     results, count = CocoResults(), min(samples or len(index), len(index))
     with Progress("eval", total=count, noun="image") as progress:
