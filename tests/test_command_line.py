@@ -281,8 +281,7 @@ doctor --images=/nowhere | --images=/nowhere: no such folder
 doctor --images=empty --annotations=/nowhere.json | /nowhere.json
 train TRAIN --eval_epochs=40,x | --eval_epochs=40,x: expected integers such as 40,50,55
 train TRAIN --eval_epochs=40,-1 | --eval_epochs=40,-1: expected at least 1
-train TRAIN --mlperf_division=shut | --mlperf_division
-train TRAIN --mlperf_ruleset=2 | --mlperf_ruleset=2: expected a version such as 2.1.0
+train TRAIN --mlperf_submission=shut | --mlperf_submission=shut: expected KEY=VALUE, KEY one of submission_benchmark
 inspector --batch_size=0 | --batch_size=0: expected at least 1
 inspector --hparams=qqq=1 | hparam qqq does not exist
 inspector --ckpt_path=nosuch | nosuch: there is no checkpoint
@@ -392,8 +391,7 @@ train --train_file_pattern=train-* --validation_file_pattern=val-* --model_dir=o
     --train_batch_size=2 --save_checkpoints_steps=5 --tf_random_seed=1 --strategy= --noprofile\
     --steps_per_execution=1 --run_epoch_in_child_process --ckpt=ckpt --backbone_ckpt=ckpt
 train TRAIN --mode=train --resume=ckpt --mlperf_log=out/new/log --testdev_dir=out/new/testdev\
-    --eval_epochs=40,50,55 --mlperf_division=closed --mlperf_organization=we --mlperf_ruleset=2.1.0\
-    --mlperf_status=cloud --mlperf_platform=DGX --mlperf_cache_cleared
+    --eval_epochs=40,50,55 --mlperf_submission=submission_division=closed,submission_org=we,cache_clear=True
 eval --val_file_pattern=val-* --model_dir=ckpt --output_json=out/new/numbers.json
 infer --image_path=a.jpg --ckpt_path=ckpt --output_dir=out --min_score_thresh=1 --tile=64x32 --overlap=0.9\
     --notile_whole --format=coco,csv --nosave_crops

@@ -39,7 +39,6 @@ PROGRAMS = (
     "dataset/create_coco_tfrecord.py",
     "dataset/create_pascal_tfrecord.py",
     "dataset/create_open_images_tfrecord.py",
-    "dataset/download_open_images.py",
     "dataset.synthetic",
 )  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])

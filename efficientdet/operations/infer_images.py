@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, required, writable_folder
 from efficientdet.configuration.model_config import (
     checked_overrides,
@@ -23,8 +23,7 @@ from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
-from efficientdet.weights.downloads import local_path
-from efficientdet.weights.hub_files import SCHEME
+from efficientdet.weights.downloads import SCHEME, local_path
 from program_support.engines import LOCAL
 from program_support.errors import InputError
 from program_support.plugins import load_plugin

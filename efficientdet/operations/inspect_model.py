@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import existing_file, program, required, writable_file, writable_folder
 from efficientdet.configuration.model_config import (
     ModelConfig,

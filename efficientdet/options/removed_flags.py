@@ -57,6 +57,17 @@ GONE = {
         "input_partition_dims": _TPU,
         "iterations_per_loop": _TPU,
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
+        "mlperf_cache_cleared": Gone("--mlperf_submission=cache_clear=True has it", _SWITCHED_OFF, boolean=True),
+        **dict.fromkeys(
+            (
+                "mlperf_division",
+                "mlperf_organization",
+                "mlperf_platform",
+                "mlperf_ruleset",
+                "mlperf_status",
+            ),
+            Gone("--mlperf_submission=KEY=VALUE,.. has it, such as submission_org=NAME"),
+        ),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
         "on_nan": Gone("a NaN or infinite loss ends a training; the command resumes, with a lower --lr", ("stop",)),
@@ -67,6 +78,11 @@ GONE = {
             boolean=True,
         ),
         "run_epoch_in_child_process": Gone("a training is one process", ("True", "False"), boolean=True),
+        "shard_optimizer_state": Gone(
+            "each device holds the optimizer's state: nothing was measured on several devices",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "steps_per_execution": Gone("a step is one compiled program and reports after each", ("1",)),
         "strategy": Gone(
             "a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dataset.files.untrusted_values import shown
-from dataset.files.xml_files import parse_xml
+from dataset.files.xml_and_yaml import parse_xml
 from efficientdet.inference.result_files import prediction, rectangle_region
 from efficientdet.options.serve import RequestLimits, ServeOptions
 from efficientdet.plugins.labeling.background_training import API_KEY_VARIABLE, BackgroundTraining, LabelStudio

@@ -73,7 +73,7 @@ def image_model(detector: DetectionModel, resize: ResizeSettings, *, masks: bool
     graph = OnnxGraph()
     scales = add_resize(graph, rule=resize, image=IMAGE, images=INPUTS[0], sizes=INPUTS[1])
     outputs = _added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, outputs["boxes"].tensor, INPUTS[1], last_pixel=False)
+    boxes = clipped(graph, outputs["boxes"].tensor, INPUTS[1])
     outputs["boxes"] = outputs["boxes"]._replace(
         tensor=graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
     )
