@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _MARK = b"TFL3"  # the file's bytes 4 to 8
 _MAX_BYTES = 1 << 28  # limit of an entry of the archive in a file
-MODEL = "detector.onnx"  # name of the model in a folder
 
 
 class Litert(ExportedFile):
@@ -115,6 +114,8 @@ class Web(ExportFormat):
 
     def open_for(self, restored: "Restored", path: Path) -> Detect:
         """Return the detection of the folder's model, run by ONNX Runtime."""
+        from efficientdet.plugins.small_devices.image_model import MODEL
+
         network = Network((path / MODEL).read_bytes(), runtime="onnxruntime")
         return Detector.of_images(network, path=str(path), description=restored.description).detect
 

@@ -12,11 +12,12 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.families.published_files import PublishedFile
-from efficientdet.plugins.small_devices.formats import MODEL
 from efficientdet.serving.pages import model_description, static_page
 from efficientdet.weights.downloads import cache_folder, cached_file
 from program_support.atomic_files import write_bytes, write_text
 from program_support.plugins import load_plugin
+
+MODEL = "detector.onnx"  # name of the file in a folder
 
 # Its SHA-512 is the one in npm's registry, which begins with q0y+JrrtukXSzsBW in base64.
 RUNTIME = PublishedFile(
