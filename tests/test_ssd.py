@@ -11,12 +11,12 @@ from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.resize import stretch
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
+from efficientdet.checkpoints.restore import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
 from efficientdet.plugins.onnx.graph import OnnxGraph
 from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.network import build_ssd
