@@ -128,11 +128,8 @@ def test_the_slowest_stage_is_named(monkeypatch, reading, copying, cpu, expected
     now = [0.0]
     inputs = object.__new__(run.TrainingInputs)
     inputs.stages, inputs.cpu = Stopwatch(lambda: now[0]), Stopwatch(lambda: now[0])
-    for watch, name, seconds in (
-        (inputs.stages, "reading", reading),
-        (inputs.stages, "copying", copying),
-        (inputs.cpu, "input", cpu),
-    ):
+    spent = (inputs.stages, "reading", reading), (inputs.stages, "copying", copying), (inputs.cpu, "input", cpu)
+    for watch, name, seconds in spent:
         with watch.measuring(name):
             now[0] += seconds
     assert inputs.bottleneck(waited=4.0, in_steps=10.0) == expected
