@@ -247,7 +247,7 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
     """Yield findings about classes that only one of the two splits has."""
     counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
     names = np.array(training.class_names.names)
-    for mine, other, what in ((counts[1], counts[0], "validation"), (*counts, "training")):
+    for mine, other, what in ((counts[1], counts[0], "validation"), (counts[0], counts[1], "training")):
         alone = (mine > 0) & (other == 0)
         if alone.any():
             # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.

@@ -151,7 +151,7 @@ def _curves(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         f"The expected calibration error is {analysis.reliability.expected_error:.3f}: the mean difference between a "
         "detection's score and the measured precision."
     )
-    after = calibration and calibration.after
+    after = calibration.after if calibration else None
     charts = [
         chart_figure(
             "Precision-recall curve, mean over classes", curves, x_label="Recall", y_label="Precision", highest=1.0
