@@ -16,8 +16,7 @@ import numpy as np
 
 from dataset.records.record_index import index_records
 from efficientdet.configuration.flag_paths import class_names_for, records_of
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.other_detections import read_results
+from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results
 from object_detection.coco.bootstrap import RESAMPLES, interval, multiplicities, resampled
 from object_detection.coco.measures import MEASURE_NAMES
 from program_support.atomic_files import write_text

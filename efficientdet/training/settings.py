@@ -10,7 +10,7 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.restore import read_source
 from efficientdet.checkpoints.store import CheckpointStore
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import Runtime
