@@ -134,7 +134,7 @@ def count_errors(given: np.ndarray, made: np.ndarray, *, labels: int, shown: boo
     tails = (given[:, None] >= thresholds).sum(axis=0)
     highs = (np.sqrt(tails + 1) + 1) ** 2 / share
     high = float(highs.min(initial=labels))
-    sure = np.flatnonzero(thresholds >= _SURE) if shown else []
+    sure = np.flatnonzero((thresholds >= _SURE) & shown)
     if not len(sure):
         return ErrorCount(0.0, 0.0, high)
     best = sure[((tails + 1) / share)[sure].argmin()]  # few are too often too few: one more is counted
