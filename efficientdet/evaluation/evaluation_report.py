@@ -17,7 +17,6 @@ from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_resu
 from efficientdet.reports.drawing import Color, draw_detections, resized
 from efficientdet.reports.html_page import (
     Bar,
-    Curve,
     Heat,
     chart_figure,
     command,
@@ -31,6 +30,7 @@ from efficientdet.reports.html_page import (
     table,
 )
 from efficientdet.reports.training_report import metrics_table, training_charts
+from efficientdet.run_log.journal import read_curves
 from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis, ImageErrors
 from object_detection.coco.matching import RECALL_THRESHOLDS, Comparison
 from object_detection.coco.measures import CocoMeasures, shown_measure
@@ -331,7 +331,7 @@ def write_result_page(
     *,
     measures: Mapping[str, Any],
     measured_on: str,
-    curves: Mapping[str, Curve],
+    log: Path,
     advice: Sequence[str],
     commands: str,
     pages: Mapping[str, str],
@@ -344,7 +344,7 @@ def write_result_page(
         detections: their detections in COCO's results format.
         measures: content of the JSON file of an evaluation.
         measured_on: name of the split.
-        curves: points by tag, see `read_curves`.
+        log: log of the training.
         advice: sentences that precede those about the detector.
         commands: what a user may run next.
         pages: address of each further page by its title.
@@ -372,7 +372,7 @@ def write_result_page(
     steps = [("note", line) for line in [*advice, *_next_steps(analysis, measures)]]
     sections = {
         "Next steps": notices(steps) + command(commands),
-        "Training curves": training_charts(curves),
+        "Training curves": training_charts(read_curves(log)),
         "Further pages": links(pages),
     }
     figure = f"AP {_shown(measures['AP'])}{interval}, AP50 {_shown(measures['AP50'])}"

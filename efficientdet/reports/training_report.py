@@ -39,7 +39,7 @@ class RunSummary:
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # the total and its terms; det_loss is the total without regularization
 _CHARTS = (
-    ("Validation AP", "AP (IoU 0.50:0.95) of the averaged weights", ("validation/AP",)),
+    ("Validation AP", "AP of averaged weights", ("validation/AP",)),
     ("Learning rate", "Learning rate", ("train/learning_rate",)),
     ("Gradient norm", "L2 norm", ("train/gradient_norm",)),
     ("Throughput", "Images per second", ("examples/sec",)),
