@@ -574,7 +574,9 @@ def test_a_correction_of_an_unpacked_file_survives_and_is_used(programs, tmp_pat
     assert label.read_text() == "corrected again"
 
 
-@pytest.mark.parametrize("name", ["images", "records", "doctor", "model", "evaluation", "exported", "metrics.json"])
+@pytest.mark.parametrize(
+    "name", ["images", "records", "doctor", "model", "evaluation", "exported", "metrics.json", "result.html"]
+)
 def test_files_of_the_user_in_the_output_folder_stay(name, programs, tmp_path):
     calls, _ = programs
     with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:

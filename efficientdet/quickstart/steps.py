@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dataset.records.record_files import expand_glob
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
@@ -18,6 +19,7 @@ from efficientdet.quickstart.chosen_settings import choose_settings, continue_se
 from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
 from efficientdet.quickstart.output_folder import (
     METRICS,
+    RESULT,
     STATE,
     State,
     labeled_images,
@@ -33,7 +35,9 @@ from efficientdet.quickstart.output_folder import (
 )
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
-from program_support.claimed_outputs import claim_folder
+from efficientdet.run_log.journal import DEFAULT_FILE_NAME
+from object_detection.coco.results import TESTDEV_FILE_NAME
+from program_support.claimed_outputs import claim_folder, claimed_outputs
 from program_support.errors import InputError
 
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
@@ -183,6 +187,7 @@ def _train_and_evaluate(
             {
                 "ckpt": folder / "model",
                 "val_file_pattern": measured,
+                "testdev_dir": folder / "evaluation",
                 "report": claim_folder(folder / "evaluation"),
                 "output_json": folder / METRICS,
             },
@@ -250,17 +255,43 @@ def print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, im
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images\n{weights.line}")
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
-    for path, what in (
-        ("doctor/doctor.html", "data check"),
-        ("model/report.html", "training report"),
-        ("evaluation/report.html", "evaluation report"),
-        ("exported/README.md", "exported files"),
-    ):
-        print(f"  {folder / path}: {what}")
-    artifact = folder / "exported" / "detector.onnx"
+    artifact, commands = folder / "exported" / "detector.onnx", ""
     if artifact.exists():
         model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
-        print(
+        commands = (
             f"annotate images:  python infer.py --model={model} --image_path={images} --output_dir={annotated}\n"
             f"in the browser:   python serve.py --model={model}"
         )
+    _write_page(folder, numbers, measured_on=measured_on, advice=[weights.line], commands=commands)
+    print(commands)
+
+
+def _write_page(
+    folder: Path, numbers: dict[str, Any], *, measured_on: str, advice: Sequence[str], commands: str
+) -> None:
+    """Write the page of the result, unless the detections are missing: an earlier version did not keep them."""
+    from efficientdet.evaluation.evaluation_report import write_result_page  # TensorFlow, which other steps have too
+
+    detections, result = folder / "evaluation" / TESTDEV_FILE_NAME, folder / RESULT
+    if not detections.exists():
+        return
+    measured = records_of(folder, "test") or records_of(folder, "val") or records_pattern(folder, "train")
+    pages = {  # by title
+        "Data check": "doctor/doctor.html",
+        "Training": "model/report.html",
+        "Evaluation": "evaluation/report.html",
+        "Exported files": "exported/README.md",
+    }
+    with claimed_outputs(result):
+        write_result_page(
+            result,
+            expand_glob(measured),
+            detections,
+            measures=numbers,
+            measured_on=measured_on,
+            log=folder / "model" / DEFAULT_FILE_NAME,
+            advice=advice,
+            commands=commands,
+            pages={title: page for title, page in pages.items() if (folder / page).exists()},
+        )
+    print(f"  {result}: images with detections, AP, what to do next, and all other pages")
