@@ -9,7 +9,7 @@ from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.tile_checks import SMALL, object_sides, of_smallest_class
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
-_MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each
+_MIN_EPOCHS, _MAX_EPOCHS = 40, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # multiple of the expected steps: the machine may become faster
 _PATIENCE, _PASSES = 4, 20  # multiple of the required steps, and times that each image is seen: more gain little
@@ -20,9 +20,9 @@ _MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
-_AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
+_AFTER_CHOICE, _EACH_FORMAT = 1.1, 0.5
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
-_EVALUATION_SHARE, _EVALUATED_IMAGES = 0.1, 2000  # share of the time for all, most images
+_EVALUATION_SHARE, _EVALUATED_IMAGES = 0.05, 2000  # share of the time for all, most images
 _MIN_SHARE = 0.1  # share of the minutes that training gets
 _MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
 CONTINUED_RATE = 0.3  # share of the first training's learning rate with which a round continues
@@ -183,14 +183,15 @@ class Length:
     num_examples_per_epoch: int
     checkpoint_period: int
     warmup_epochs: float
+    training_mode: str | None = None  # None: with evaluations
 
 
 def training_length(images: int, budget: Budget, *, side: int, seconds: float) -> tuple[Length, str]:
     """Return number and length of the epochs that fit into the seconds of one training, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
-    four times the required steps, or 20 passes over the images. Evaluations before the last take at most a tenth of the
-    time.
+    four times the required steps, or 20 passes over the images. Evaluations before the last take at most a twentieth of
+    the time; where there is none, eval.py measures the model.
     """
     step_time, all_images = budget.step_time, math.ceil(images / budget.step_time.batch_size)
     enough = _PATIENCE * max(budget.target_steps, budget.required_steps(side))
@@ -208,6 +209,7 @@ def training_length(images: int, budget: Budget, *, side: int, seconds: float) -
         num_examples_per_epoch=steps_per_epoch * step_time.batch_size,
         checkpoint_period=max(1, math.ceil(expected / evaluations)) if evaluations else epochs,
         warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_per_epoch, 2)),
+        training_mode=None if evaluations else "train300",
     )
     return length, (
         f"at most {epochs * steps_per_epoch} steps of {step_time.batch_size} images"

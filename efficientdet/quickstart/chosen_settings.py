@@ -92,12 +92,13 @@ def choose_settings(
     batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
     flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
     trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
+    _warn_of_few_steps(side, budget, others=plan.others)
     return {
         "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
-        "needed_minutes": _needed_minutes(config, side, budget, others=plan.others),
+        "required_steps": budget.required_steps(side),
         "budget": asdict(budget),
         "why": [
             f"input size {side} pixels (longer side): {side_reason} (median of the "
@@ -152,22 +153,20 @@ def continue_settings(
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
-        "needed_minutes": 0,
+        "required_steps": 0,
         "why": [f"input size, anchors and hyperparameters of round {number}, from whose model it starts", *reasons],
     }
 
 
-def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, others: float) -> int:
-    """Return and print the minutes that a good AP needs, 0 if no more. others: seconds of the other steps."""
+def _warn_of_few_steps(side: int, budget: choices.Budget, *, others: float) -> None:
+    """Print the minutes that a good AP needs, if they are more. others: seconds of the other steps."""
     steps, required = budget.steps(side), budget.required_steps(side)
-    if steps >= required:
-        return 0
-    needed = math.ceil((others + budget.seconds * required / steps) / 60)
-    print(
-        f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
-        f"{side} pixels, which need about --minutes={needed}"
-    )
-    return needed
+    if steps < required:
+        needed = math.ceil((others + budget.seconds * required / steps) / 60)
+        print(
+            f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+            f"{side} pixels, which need about --minutes={needed}"
+        )
 
 
 def _trainings(

@@ -32,6 +32,7 @@ FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "e
 STATE = "quickstart.json"
 HISTORY = "history.json"  # of an earlier version, whose present model is in the output folder itself
 METRICS = "metrics.json"  # written together with the folder `evaluation`
+LOG = "quickstart.log"
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5
 
