@@ -30,7 +30,7 @@ from object_detection.losses import (
 )
 from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, PartialTargets, ScoredTargets, Targets, Tensor
-from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.checked_fields import Positive, checked_part, one_of
 from program_support.errors import InputError
@@ -83,11 +83,6 @@ class DensePostprocessing(Postprocessing):
             clip_to=size,
             within=size,
         )
-
-    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates, see `Postprocessing.suppression_work`."""
-        count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
-        return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
 
     def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
         """Add post-processing to an ONNX graph, see `Postprocessing.onnx_detections`."""

@@ -32,10 +32,6 @@ class Postprocessing:
         """Return one image's Detections, arrays without B, in pixels of the network input. size: height and width."""
         raise NotImplementedError
 
-    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the number of candidates of one image from the inputs of `detections_on_host`. Default: nothing."""
-        return {}
-
     def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output] | None:
         """Return the outputs of an exported network by name, from its tensors.
 

@@ -39,7 +39,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     },
     "efficientdet.onnx": {
         "model": "efficientdet.plugins.onnx.model:onnx_model",
-        "quantization": "efficientdet.plugins.onnx.quantization:quantized",
+        "quantization": "efficientdet.plugins.onnx.model:quantized",
         "suppression": "efficientdet.plugins.onnx.suppression:detections_in_onnx",
     },
     "efficientdet.export_formats": {
@@ -63,9 +63,8 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {
-        "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
         "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
-        "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
+        "requirements": "efficientdet.plugins.streams.tracks:require_trackers",
     },
     "efficientdet.video": {
         "annotate": "efficientdet.plugins.streams.video:annotate_video",

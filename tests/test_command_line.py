@@ -239,13 +239,8 @@ infer INFER --event_seconds=3 | --event_seconds needs --save=events
 infer INFER --max_offline_seconds=60 | --max_offline_seconds needs a camera or stream
 infer INFER --format=xml | --format=xml: 'xml' is unknown; expected any of coco, yolo, csv
 infer INFER --track | --track needs a video, camera or stream as --image_path, not only images
-infer INFER --count_line=0,0,1,1 | --count_line needs --track, which is missing
-infer INFER --zone=0,0,1,1 | --zone needs --track, which is missing
+infer INFER --count_line=0,0,1,1 | --count_line=0,0,1,1: has been removed: supervision's LineZone
 infer INFER --format=coco,mot | --format=mot needs --track, which is missing
-infer INFER --image_path=http://h/a.mp4 --track --count_line=1,2,3 | --count_line=1,2,3: expected [NAME:]X1
-infer INFER --image_path=http://h/a.mp4 --track --count_line=$(id):0,0,1,1 | --count_line=$(id):0,0,1,1: expected
-infer INFER --image_path=http://h/a.mp4 --track --zone=0,0,5,5,9,9 | --zone=0,0,5,5,9,9: has no area; expected
-infer INFER --image_path=http://h/a.mp4 --track --zone=a:0,0,1,1 --count_line=a:0,0,1,1 | two lines or zones have
 infer INFER --image_path=7 | --image_path=7: is a camera, not a file; expected a single camera
 infer INFER --saved_model_dir=/proc | --saved_model_dir=/proc: cannot write into this folder
 inspector --mode=infer | --mode=infer: python infer.py

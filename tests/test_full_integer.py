@@ -27,7 +27,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-from efficientdet.plugins.small_devices.full_integer import integer_resize, write_frigate_files
+from efficientdet.plugins.small_devices.litert_files import integer_resize, write_frigate_files
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig

@@ -10,8 +10,8 @@ from log_lines import logged
 from PIL import Image
 
 from dataset.class_names import ClassNames
+from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records

@@ -28,7 +28,7 @@ import efficientdet
 from dataset.class_names import ClassNames
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
-from efficientdet.exports.artifact_pages import files_to_publish
+from efficientdet.exports.export_artifacts import files_to_publish
 from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import state as training_state

@@ -154,7 +154,7 @@ def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_v
         subprocess.run([sys.executable, "-c", program, tmp_path / "tasks"], env=environment, cwd=ROOT, check=True)
         assert not elsewhere.exists()
 
-    monkeypatch.setattr("dataset.conversion.sharding.shards.convert_shards", on_another_machine)
+    monkeypatch.setattr("dataset.conversion.shards.convert_shards", on_another_machine)
     convert(f"s3://{BUCKET}/data", f"s3://{BUCKET}/records", val_fraction=0, num_shards=2)
     assert remote_files(bucket) == without_val
 

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
     *sorted(path.name for path in ROOT.glob("*.py")),
     *(f"dataset/{path.name}" for path in sorted((ROOT / "dataset").glob("create_*.py"))),
-    "dataset/download_open_images.py",
     "dataset/synthetic.py",
 ]
 # What a compilation or a long step looks like to Python: a call that gives the interpreter up and does not come back.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.conversion.image_statistics import ImageStatistics, decode_reduced, measure_images, near_duplicates
+from dataset.conversion.image_split import ImageStatistics, decode_reduced, measure_images, near_duplicates
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.anchor_search import input_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share

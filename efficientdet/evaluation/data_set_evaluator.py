@@ -12,7 +12,7 @@ from dataset.conversion.segmentation import UnusableSegmentation, validated_run_
 from dataset.files.untrusted_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.record_batches import RecordBatches
-from dataset.records.foreign_records import image_names_of_text_ids
+from dataset.records.labeled_records import image_names_of_text_ids
 from dataset.records.record_index import RecordIndex
 from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World

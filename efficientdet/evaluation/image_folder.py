@@ -10,13 +10,12 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.any_format import read_labels, recognize
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from dataset.files.image_files import image_folder
 from dataset.files.pixel_values import FULL_RANGE
 from efficientdet.checkpoints.description import Description

@@ -6,7 +6,7 @@ Imports neither Keras nor TensorFlow.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -205,7 +205,6 @@ class Detector:
         *,
         min_score: float | None = None,
         frames_per_second: float = 25.0,
-        counts: Any = None,
     ) -> "Iterator[ImageDetections]":
         """Detect the objects in consecutive frames; an object has the same identity in all of them.
 
@@ -217,7 +216,6 @@ class Detector:
                 as for `predict`, or the frames of `efficientdet.read_frames`.
             min_score: lowest score of detections that begin a track. Default: as for `predict`.
             frames_per_second: frame rate of arrays and images.
-            counts: `TrackCounts`, lines and zones, which are updated with each frame.
 
         Yields:
             The detections of each frame that belong to a track, with `track_ids`.
@@ -236,7 +234,6 @@ class Detector:
             self.class_names,
             thresholds=thresholds,
             frames_per_second=frames_per_second,
-            counts=counts,
             batch_size=self.batch_size,
             value_range=self.value_range,
         )

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dataset.class_files import parse_class_names
-from dataset.class_names import ClassNames, read_class_names
+from dataset.class_names import ClassNames, parse_class_names, read_class_names
 from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.checkpoint_classes import classes_beside

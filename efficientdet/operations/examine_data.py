@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.format_recognition import recognize
+from dataset.conversion.any_format import recognize
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
@@ -80,9 +80,8 @@ def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> Labeled
 
 def _read_annotations(options: ExamineOptions) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
+    from dataset.conversion.any_format import labeled_annotations, read_labels
     from dataset.conversion.folder_files import ImageFolder
-    from dataset.conversion.label_splits import read_labels
-    from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
     folder = image_folder(options.images)

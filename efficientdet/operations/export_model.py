@@ -48,8 +48,7 @@ def export(options: ExportOptions) -> ExportResult:
         **calibrated,
     }
     prepare_environment()
-    from efficientdet.exports.artifact_pages import files_to_publish
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts, files_to_publish
 
     table = export_artifacts(
         model_config(prefix, overrides, options, precision="float32", use_xla=False),

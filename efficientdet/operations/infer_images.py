@@ -39,7 +39,6 @@ def infer(options: InferOptions) -> None:
         messages = Messages(
             json_lines=options.json_lines,
             mqtt=options.mqtt,
-            webhook=options.webhook,
             append=inputs.camera is not None,
             standard_output=output,
         )
@@ -117,15 +116,12 @@ def _tiling(options: InferOptions) -> Tiling | None:
 def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str]) -> None:
     """Raise InputError if options of tracks cannot be followed."""
     if not options.track:
-        given = [f"--{name}" for name in ("count_line", "zone") if getattr(options, name)]
-        given += [f"--format={MOT}"] * (MOT in formats)
-        if given:
-            raise InputError(f"{given[0]} needs --track, which is missing")
+        if MOT in formats:
+            raise InputError(f"--format={MOT} needs --track, which is missing")
         return
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
-    load_plugin("efficientdet.tracking", "counts")(lines=options.count_line, zones=options.zone)
 
 
 define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

@@ -68,8 +68,8 @@ def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
     if options.trace_filename:
         writable_folder(options.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or options.saved_model_dir))
-    from efficientdet.benchmark.measurements import benchmark
     from efficientdet.devices.memory import report_out_of_memory
+    from efficientdet.operations.benchmark_model import benchmark
 
     with (
         claimed_outputs(options.output_json, options.dllogger_path),

@@ -21,6 +21,7 @@ _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
+_COUNTS = Gone("supervision's LineZone and PolygonZone count the tracks of load_detector(..).track(..)")
 _MISS_RATE = Gone("no user asked for thresholds with a guaranteed miss rate; the best F1 is stored")
 _THRESHOLD = Gone("the thresholds with the best F1 are used; --min_score_thresh sets another", ("f1",))
 _EXPORTS = Gone("export.py --output_dir=FOLDER --formats=.. writes such files")
@@ -108,8 +109,11 @@ GONE = {
         "apply_exif_orientation": Gone(
             "images are rotated by their EXIF orientation, as in all programs", ("True",), True
         ),
+        "count_line": _COUNTS,
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
         "threshold": _THRESHOLD,
+        "webhook": Gone("--json_lines=- writes each frame for a program that posts it; --mqtt publishes changes"),
+        "zone": _COUNTS,
     },
     "quickstart": {
         "folds": Gone("a cross-validation by the quick start was removed; train.py trains on any records"),

@@ -1,4 +1,4 @@
-"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages and webhooks."""
+"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages."""
 
 import json
 import os
@@ -28,7 +28,6 @@ def detection_message(
     results: Sequence[dict[str, Any]],
     size: tuple[int, int],
     frame: VideoFrame | None = None,
-    counts: Any = None,
 ) -> dict[str, Any]:
     """Return the detections in an image, or a frame of a video, as JSON.
 
@@ -38,7 +37,6 @@ def detection_message(
         results: the detections, see `results_json`.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
-        counts: the `TrackCounts`; without tracks the message has none.
     """
     by_id = dict(zip(names.category_ids, names.names, strict=True))
     return {
@@ -52,7 +50,6 @@ def detection_message(
             {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
             for result in results
         ],
-        **({} if counts is None else {"counts": counts.to_json()}),
     }
 
 
@@ -100,7 +97,6 @@ class Messages:
         *,
         json_lines: str | None = None,
         mqtt: str | None = None,
-        webhook: str | None = None,
         append: bool = False,
         standard_output: TextIO | None = None,
     ):
@@ -109,7 +105,6 @@ class Messages:
         Args:
             json_lines: file name, or "-" for the standard output.
             mqtt: address of a broker and topic, which receives a message for each change.
-            webhook: address, which receives the same by HTTP POST.
             append: keep the lines of an earlier run.
             standard_output: default: sys.stdout.
 
@@ -118,8 +113,8 @@ class Messages:
         """
         self._receivers: list[Any] = []
         self._changes = None
-        if mqtt is not None or webhook is not None:
-            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt, webhook=webhook)
+        if mqtt is not None:
+            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt)
         self._json_lines, self._append = json_lines, append
         self._standard_output = sys.stdout if standard_output is None else standard_output
         if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":

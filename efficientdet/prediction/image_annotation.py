@@ -22,7 +22,6 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.inference.video_frames import TrackSettings
 from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
@@ -58,12 +57,9 @@ class AnnotationConfig(InferOptions):
         return [name for name in self.format if name != MOT]
 
     @property
-    def tracking(self) -> TrackSettings | None:
-        """The settings of tracks; None: objects are not tracked."""
-        if not self.track:
-            return None
-        folder = Path(self.output_dir, MOT) if MOT in self.format else None
-        return TrackSettings(lines=self.count_line, zones=self.zone, mot_folder=folder)
+    def mot_folder(self) -> Path | None:
+        """The folder of the files of `--format=mot`; None: none are written."""
+        return Path(self.output_dir, MOT) if MOT in self.format else None
 
     @property
     def runs_network_once(self) -> bool:

@@ -81,15 +81,6 @@ def _has_area(boxes: np.ndarray, limits: np.ndarray | None) -> np.ndarray:
     return np.all(inside, axis=1)
 
 
-def count_candidates(
-    outputs: NetworkOutputs, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
-) -> int:
-    """Return the number of an image's candidates above the score threshold, which is the work of suppression."""
-    values, best_of_anchor = _ranked(outputs, config.scores)
-    values_of_candidates, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
-    return int((_scores(values_of_candidates, config.scores) > config.score_threshold).sum())
-
-
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
     """Return values in the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]."""
     logits = outputs.class_logits

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shard_files import FINISHED, ShardTask
+from dataset.conversion.shard_files import FINISHED, ShardTask
 from efficientdet.plugins.cluster.remote_files import (
     cache_folder,
     copy_missing,

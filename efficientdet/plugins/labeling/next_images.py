@@ -185,7 +185,7 @@ def _feature_function(restored: Restored, *, compiled: bool) -> Callable[[np.nda
         lambda images, sizes: network(detector.normalize(images, sizes)),
         network,
         use_xla=compiled,
-        constant_weights=True,
+        constants=device.present_weights(network),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shard_files import CONTINUE, ShardTask, remove_partial_files
+from dataset.conversion.shard_files import CONTINUE, ShardTask, remove_partial_files
 from program_support.engines import LOCAL, Cluster, connected
 from program_support.errors import InputError
 from program_support.progress import Progress
