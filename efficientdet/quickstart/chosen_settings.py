@@ -99,6 +99,7 @@ def choose_settings(
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
         "required_steps": budget.required_steps(side),
+        "seconds_per_step": budget.seconds / budget.steps(side),
         "budget": asdict(budget),
         "why": [
             f"input size {side} pixels (longer side): {side_reason} (median of the "

@@ -97,8 +97,8 @@ def _shortfall(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], s
         return ""
     if steps >= _ENOUGH * required:
         return ""
-    spent = 2 * state.seconds("") - state.seconds("train") - state.seconds("train_smaller_input")
-    minutes = math.ceil(config.minutes + (required - steps) * spent / max(steps, 1) / 60)
+    missing = chosen["budget"]["start_seconds"] + (required - steps) * chosen["seconds_per_step"]
+    minutes = max(math.ceil((state.seconds("") + missing) / 60), math.floor(config.minutes) + 1)
     return (
         f"not usable yet: the detector was trained for {steps} of the {required} steps that a good AP needs; the same "
         f"command with --minutes={minutes} resumes the training\n"
