@@ -24,7 +24,7 @@ from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, steps
+from efficientdet.quickstart import choices, chosen_settings, steps
 from efficientdet.quickstart import programs as programs_module
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.chosen_settings import shown_images, tile_settings
@@ -293,7 +293,7 @@ def test_a_training_with_too_few_steps_is_reported(tmp_path, monkeypatch):
 
 def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     calls, _ = programs
-    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if the backbone were downloaded
+    monkeypatch.setattr(choices, "local_path", lambda name: name)  # as if the backbone were downloaded
     wanted = {"model_name": "retinanet-resnet18", "hparams": "image_size=640,lr_end_factor=0.1", "weights": None}
     quickstart(config(tmp_path / "out", **wanted))
     first, last = [settings for module, settings in calls[2:] if module == "train"]
@@ -328,7 +328,7 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
             return f"/cache/{name}"
         raise InputError(f"{name}: cannot be downloaded")
 
-    monkeypatch.setattr(initial_weights, "local_path", local_path)
+    monkeypatch.setattr(choices, "local_path", local_path)
     fails.add("train")
     wanted = {"model_name": "efficientdet-lite1", "weights": None}
     with pytest.raises(SystemExit):
@@ -411,7 +411,7 @@ def is_inside(point, box):
 
 def test_weights_by_name_or_path(programs, tmp_path, monkeypatch):
     calls, _ = programs
-    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if they were downloaded
+    monkeypatch.setattr(choices, "local_path", lambda name: name)  # as if they were downloaded
     Path("detector.safetensors").touch()
     for number, (weights, flag) in enumerate(
         (("efficientnet-lite0", "backbone_init"), ("detector.safetensors", "pretrained_ckpt"))
@@ -446,6 +446,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
+    monkeypatch.setattr(choices, "_EVALUATION_SHARE", 0.0)  # an evaluation takes longer
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
@@ -454,7 +455,7 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
     assert re.search(r"\nnot usable yet: the detector was trained for 0 of the \d+ steps", printed)
     assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
     (_, training), (_, evaluation) = calls[-3:-1]
-    assert (training["training_mode"], evaluation["store_thresholds"]) == ("train300", True)  # too short
+    assert (training["training_mode"], evaluation["store_thresholds"]) == ("train300", True)
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
@@ -478,7 +479,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (initial_weights, chosen_settings):  # as if it were downloaded
+    for module in (choices, chosen_settings):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]

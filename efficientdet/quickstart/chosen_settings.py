@@ -25,7 +25,7 @@ from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.initial_weights import InitialWeights, use_no_accelerator
+from efficientdet.quickstart.choices import InitialWeights, use_no_accelerator
 from efficientdet.quickstart.output_folder import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.programs import run_program
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
@@ -92,14 +92,12 @@ def choose_settings(
     batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
     flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
     trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
-    _warn_of_few_steps(side, budget, others=plan.others)
     return {
         "weights": asdict(weights),
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
-        "required_steps": budget.required_steps(side),
-        "seconds_per_step": budget.seconds / budget.steps(side),
+        **_step_numbers(side, budget, others=plan.others),
         "budget": asdict(budget),
         "why": [
             f"input size {side} pixels (longer side): {side_reason} (median of the "
@@ -159,8 +157,11 @@ def continue_settings(
     }
 
 
-def _warn_of_few_steps(side: int, budget: choices.Budget, *, others: float) -> None:
-    """Print the minutes that a good AP needs, if they are more. others: seconds of the other steps."""
+def _step_numbers(side: int, budget: choices.Budget, *, others: float) -> dict[str, float]:
+    """Return the steps that a good AP needs and the seconds of one; warn if they do not fit.
+
+    others: seconds of the other steps.
+    """
     steps, required = budget.steps(side), budget.required_steps(side)
     if steps < required:
         needed = math.ceil((others + budget.seconds * required / steps) / 60)
@@ -168,6 +169,7 @@ def _warn_of_few_steps(side: int, budget: choices.Budget, *, others: float) -> N
             f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
             f"{side} pixels, which need about --minutes={needed}"
         )
+    return {"required_steps": required, "seconds_per_step": budget.seconds / steps}
 
 
 def _trainings(

@@ -16,8 +16,8 @@ from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
+from efficientdet.quickstart.choices import InitialWeights, weights_of_run
 from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
-from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
 from efficientdet.quickstart.output_folder import (
     LOG,
     METRICS,
