@@ -7,12 +7,12 @@ project is a row here; one of another package is an entry point of the same grou
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
-BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute, or module: for itself
     "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
-    "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
+    "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:"},
     "efficientdet.label_formats": {
         "open_images": "efficientdet.plugins.label_formats.formats:OPEN_IMAGES",
         "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
@@ -81,7 +81,7 @@ def plugin_names(group: str) -> tuple[str, ...]:
 
 def load_plugins(group: str) -> Iterator[Any]:
     """Yield the objects in a group, those of this project first; each is imported when it is asked for."""
-    yield from (_load(value) for value in BUNDLED.get(group, {}).values())
+    yield from map(resolve_name, BUNDLED.get(group, {}).values())
     yield from (entry.load() for entry in _installed(group))
 
 
@@ -92,13 +92,8 @@ def load_plugin(group: str, name: str) -> Any:
         KeyError: there is none.
     """
     if name in (bundled := BUNDLED.get(group, {})):
-        return _load(bundled[name])
+        return resolve_name(bundled[name])
     return {entry.name: entry for entry in _installed(group)}[name].load()
-
-
-def _load(value: str) -> Any:
-    module, attribute = value.split(":")
-    return getattr(import_module(module), attribute)
 
 
 def _installed(group: str) -> list[Any]:

@@ -10,8 +10,15 @@ from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.assignment.anchor_candidates import candidate_windows
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SIZES,
+    AnchorConfig,
+    AnchorGrid,
+    anchor_grid,
+    feature_sizes,
+    grid_of_levels,
+    rounded_levels,
+)
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Objects

@@ -5,8 +5,15 @@ import pytest
 
 from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SIZES,
+    AnchorConfig,
+    AnchorLevel,
+    anchor_grid,
+    feature_sizes,
+    grid_of_levels,
+    rounded_levels,
+)
 
 TWO_SHAPES = ((4.0, 8.0), (10.0, 2.0))
 

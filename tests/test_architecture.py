@@ -92,7 +92,7 @@ KNOWN_IN = {
     "jax": {
         "efficientdet.optimization.jax_step",
         "efficientdet.devices.runtime",
-        "efficientdet.devices.xla_settings",
+        "efficientdet.devices.runtime_environment",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
         "efficientdet.plugins.jax_processes.jax_world",

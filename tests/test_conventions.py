@@ -12,7 +12,7 @@ from miniature import build_miniature
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, existing_backbone, write_arrays
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of

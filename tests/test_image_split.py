@@ -10,7 +10,8 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, ReportEntry
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.image_split import alike_groups, near_duplicates, split_off, stratified_groups, thumbnail
+from dataset.conversion.image_split import alike_groups, split_off, stratified_groups
+from dataset.conversion.image_statistics import near_duplicates, thumbnail
 from program_support.errors import InputError
 
 

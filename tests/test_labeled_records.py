@@ -15,7 +15,7 @@ from dataset.conversion.formats.coco import read_coco
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from dataset.conversion.image_split import near_duplicates, thumbnail
+from dataset.conversion.image_statistics import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
 from dataset.synthetic import draw_image
 
@@ -35,7 +35,7 @@ def test_thumbnail_by_hand():
 
 
 def test_pairs_are_those_of_a_loop(monkeypatch):
-    monkeypatch.setattr("dataset.conversion.image_split._PAIRS_AT_ONCE", 70)  # several blocks
+    monkeypatch.setattr("dataset.conversion.image_statistics._PAIRS_AT_ONCE", 70)  # several blocks
     random = np.random.default_rng(0)
     thumbnails = [random.integers(0, 256, (16, 17), np.uint8) for _ in range(12)]
     thumbnails += [

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.devices.xla_settings import launch_convolutions_in_graphs
+from efficientdet.devices.runtime_environment import launch_convolutions_in_graphs
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
 

@@ -27,8 +27,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.other_detections import detect_images
+from efficientdet.evaluation.data_set_evaluator import detect_images, read_evaluator
 from efficientdet.exports.exported_file import ExportFormat
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.calibration import CalibrationImages, calibration_of_files, calibration_of_records

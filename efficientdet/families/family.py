@@ -64,7 +64,6 @@ class Family(Generic[AnyHyperparameters]):
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
     adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change
-    color_jitter: ClassVar[bool] = False  # whether training images get torchvision's color jitter
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
     # Entries of MLPerf's log. "benchmark": the id in the rules. "values": names of hyperparameters by the rules' names.

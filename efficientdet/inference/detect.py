@@ -69,7 +69,6 @@ class Detector:
         thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
         batch_size: number of images that `predict` detects in at a time.
         value_range: values of images with more than 8 bits per channel that become 0 and 255, as in the training data.
-        multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
         tiling: the tiles in which it detects, those of its training; None: in complete images.
         score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
         read_frames: function that yields the frames of a video file, camera or stream; for `track`.
@@ -80,7 +79,6 @@ class Detector:
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     batch_size: int = 1
     value_range: ValueRange = FULL_RANGE
-    multiply_adds: Callable[[], int] | None = None
     tiling: Tiling | None = None
     score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
     read_frames: "Callable[[str], Iterable[VideoFrame]] | None" = None
@@ -166,7 +164,7 @@ class Detector:
 
     def without_functions(self) -> "Detector":
         """Return what is known of the detector, for another machine than the one that detects."""
-        return replace(self, detect=_detect_elsewhere, multiply_adds=None, read_frames=None)
+        return replace(self, detect=_detect_elsewhere, read_frames=None)
 
     def predict(
         self, images: "AnyImage | Sequence[AnyImage]", *, min_score: float | None = None

@@ -17,13 +17,13 @@ from efficientdet.prediction.image_annotation import (
     AnnotationConfig,
     ImageResult,
     ImageTask,
+    ImageTasks,
     InputImage,
     annotated_batches,
     camera_output,
     open_detector,
     output_paths,
 )
-from efficientdet.prediction.image_tasks import ImageTasks
 from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors

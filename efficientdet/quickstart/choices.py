@@ -11,7 +11,7 @@ from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
-from efficientdet.data_checks.tile_checks import SMALL, object_sides, of_smallest_class
+from efficientdet.data_checks.anchor_search import SMALL, object_sides, of_smallest_class
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.published_files import CLASSIFIER, published_files
 from efficientdet.families.registry import hyperparameters_of

@@ -17,9 +17,8 @@ from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
-from efficientdet.data_checks.anchor_search import smallest_usable_size
+from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, suggested_tile, typical_tile_count
 from efficientdet.data_checks.findings import as_hparams, counted
-from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import hyperparameters_of

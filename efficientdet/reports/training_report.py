@@ -72,7 +72,7 @@ def training_page(summary: RunSummary) -> str:
     slowest, total = max(seconds, key=seconds.__getitem__, default=""), sum(seconds.values())
     sections = {
         "Training curves": row(charts),
-        "COCO metrics": metrics_table({"Value": numbers}),
+        "COCO metrics": metrics_table({"Value": {name: shown_measure(value) for name, value in numbers.items()}}),
         "AP per class": per_class if measured else "",
         "Time per activity": paragraph(f"Wall-clock time. Largest share: {slowest}, {seconds[slowest] / total:.0%}.")
         + bars(seconds, unit=" s", form=".1f")
@@ -84,25 +84,9 @@ def training_page(summary: RunSummary) -> str:
     return page(summary.title, sections, figure=" \N{NO-BREAK SPACE} ".join(shown), lead=summary.goal)
 
 
-def metrics_table(
-    columns: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Mapping[str, str]] | None = None
-) -> str:
-    """Return a table with a column of metrics per name, and beside it its 95 % intervals if `intervals` has them."""
-    intervals = intervals or {}
-    titles = [title for column in columns for title in (column, *(["95 % interval"] if column in intervals else []))]
+def metrics_table(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a table of the metrics with a column of texts per title."""
     rows = [
-        (
-            name,
-            *(
-                cell
-                for column, metrics in columns.items()
-                for cell in (
-                    shown_measure(metrics[name]),
-                    *([intervals[column].get(name, "")] if column in intervals else []),
-                )
-            ),
-            MEASURES[name],
-        )
-        for name in next(iter(columns.values()))
+        (name, *(texts[name] for texts in columns.values()), MEASURES[name]) for name in next(iter(columns.values()))
     ]
-    return table(("Metric", *titles, "Definition"), rows)
+    return table(("Metric", *columns, "Definition"), rows)

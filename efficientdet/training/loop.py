@@ -18,7 +18,7 @@ from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
-from efficientdet.devices.xla_settings import announced_compilation
+from efficientdet.devices.runtime_environment import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall

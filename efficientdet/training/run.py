@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import epoch_length, training_dataset
 from dataset.input.record_batches import RecordBatches
 from dataset.input.tiling import Tiling, tiles_per_epoch

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 from dataset.files.untrusted_values import error_context, listed, shown
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files, table
-from program_support.atomic_files import unfinished_path, write_text
+from program_support.atomic_files import unfinished_path, user_cache, write_text
 from program_support.errors import InputError, nearest_name
 from program_support.file_lock import lock_file
 from program_support.signals import exit_code
-from program_support.user_cache import user_cache
 
 if TYPE_CHECKING:
     from efficientdet.weights.transfer import Log

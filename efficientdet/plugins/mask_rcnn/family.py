@@ -25,8 +25,7 @@ from efficientdet.plugins.mask_rcnn.presets import (
     QUICKSTART,
     proposal_sizes,
 )
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels, rounded_levels
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 if TYPE_CHECKING:

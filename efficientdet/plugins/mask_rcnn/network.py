@@ -15,8 +15,7 @@ from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.mask_rcnn.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from efficientdet.plugins.mask_rcnn.regions import REGION_SUPPRESSION, ProposalConfig
 from model.resnet import WIDTH, build_feature_pyramid, build_resnet, freeze
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels, rounded_levels
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 

@@ -13,8 +13,15 @@ from efficientdet.families.hyperparameters import Removed
 from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
 from efficientdet.plugins.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
-from object_detection.geometry.anchor_conventions import RETINANET_SCALES, retinanet_sizes, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SCALES,
+    AnchorGrid,
+    AnchorLevel,
+    feature_sizes,
+    grid_of_levels,
+    retinanet_sizes,
+    rounded_levels,
+)
 from program_support.checked_fields import (
     Count,
     InsideZeroToOne,

@@ -99,7 +99,6 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     name = "ssd"
     body = "backbone/"
-    color_jitter = True
     hyperparameters = SsdHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
