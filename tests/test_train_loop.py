@@ -35,7 +35,6 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
-from efficientdet.training import settings as training_settings
 from efficientdet.training import state as training_state
 from efficientdet.training.guards import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
@@ -61,7 +60,7 @@ def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
         for module in (training_state, restore):
             patch.setattr(module, "build_detector", build_miniature)
-        patch.setattr(training_settings, "with_suggestions", lambda config, *, log: config)
+        patch.setattr(training_state, "with_suggestions", lambda config, *, log: config)
         patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
         yield
 
