@@ -136,6 +136,7 @@ def main():
 
     keep_code()
     gc.freeze()  # a collection in a program leaves the pages of the packages shared
+    gc.set_threshold(100_000, 50, 100)  # tracing makes many objects and little garbage
     listener = socket.socket(fileno=int(sys.argv[1]))
     asked = serve(listener)
     if asked:

@@ -1,4 +1,4 @@
-"""The families beside EfficientDet go through the real programs once, at their smallest.
+"""The families beside EfficientDet go through the real programs once, with few and narrow layers.
 
 They are trained, evaluated and exported, which compares the detections of the files. test_families.py evaluates
 families of one and of two stages by every runtime.
@@ -6,10 +6,12 @@ families of one and of two stages by every runtime.
 
 import json
 import os
+import sys
 
+import forked_programs
 import pytest
 from drawn_records import draw_records
-from test_families import call
+from test_families import ROOT
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 
@@ -38,7 +40,15 @@ def model_name(request):
 
 @pytest.fixture(scope="module")
 def env():
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def call(env, script, **flags):
+    """Run a program and return its standard output."""
+    words = [ROOT / "tests" / "small_families.py", ROOT / script, *(f"--{name}={flags[name]}" for name in flags)]
+    done = forked_programs.run([sys.executable, *words], env=env)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 def training(drawn, model_name, model_dir):
