@@ -133,6 +133,7 @@ def keep_code():
 def main():
     import keras  # noqa: F401 - for the programs
     import tensorflow as tf  # noqa: F401
+    import tensorboard.summary.writer.record_writer  # noqa: F401 - and with it boto3
 
     keep_code()
     gc.freeze()  # a collection in a program leaves the pages of the packages shared

@@ -39,6 +39,9 @@ SIZES = {  # with 90 classes: variables, their values, the trainable ones; ancho
 }
 
 
+LITE = [name for name in SIZES if "lite" in name]
+
+
 def small_config(**changes):
     """A D0 with a thin pyramid."""
     return EfficientDetConfig(
@@ -64,15 +67,18 @@ def count(variables):
     return sum(int(np.prod(variable.shape)) for variable in variables)
 
 
-def test_the_sizes_are_those_of_every_preset():
+def test_the_anchors_of_every_preset():
     assert set(SIZES) == set(PRESETS)
+    for name, (*_, anchors) in SIZES.items():
+        hparams = hyperparameters_of(name, {})
+        assert len(hparams.family.anchors(hparams)) == anchors, name
 
 
-@pytest.mark.parametrize("model_name", SIZES)
-def test_the_size_of_every_model(model_name):
-    hparams, anchors = hyperparameters_of(model_name, {}), SIZES[model_name][3]
-    network = unfilled(network_config(hparams, num_classes=90))
-    assert len(hparams.family.anchors(hparams)) == anchors
+# The others differ from these in hyperparameters alone, see test_hyperparameters
+@pytest.mark.parametrize("model_name", ["efficientdet-d0", "efficientdet-d6", "efficientdet-d7x", *LITE])
+def test_the_size_of_a_model(model_name):
+    network = unfilled(network_config(hyperparameters_of(model_name, {}), num_classes=90))
+    anchors = SIZES[model_name][3]
     assert network.output_shape == [(None, anchors, 90), (None, anchors, 4)]
     weights = named_variables(network)
     assert (len(weights), count(weights.values()), count(network.trainable_variables)) == SIZES[model_name][:3]
