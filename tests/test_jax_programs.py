@@ -1,11 +1,13 @@
 """train.py, eval.py and infer.py under JAX: the losses, numbers and detections that they have under TensorFlow."""
 
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
-from jax_process import TESTS, compiled_quickly, run_script, run_under_jax
+from jax_process import TESTS, compiled_quickly, run_script
 from miniature import miniature_detector
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -137,5 +139,13 @@ def test_infer_finds_the_same_in_the_same_checkpoint(both):
         assert (both[0] / "out" / file).is_file()
 
 
-def test_a_training_compiles_each_of_its_programs_once(tmp_path, with_jax):
-    run_under_jax(TESTS / "compilations.py", tmp_path)
+def test_a_training_compiles_each_program_once_and_its_step_has_few_kernels(tmp_path, with_jax):
+    environment = compiled_quickly(1)
+    environment["XLA_FLAGS"] += f" --xla_dump_to={tmp_path}/hlo --xla_dump_hlo_module_re=jit__step"
+    run_script(TESTS / "compilations.py", tmp_path, **environment)
+    [program] = tmp_path.glob("hlo/*step.cpu_after_optimizations.txt")
+    entry = program.read_text().split("\nENTRY")[1]
+    operations = Counter(re.findall(r"^  .*? = .*? ([a-z-]+)\(", entry, re.MULTILINE))
+    for name in ("parameter", "constant", "bitcast", "tuple", "get-tuple-element"):  # they take no time
+        operations.pop(name, None)
+    assert 400 < operations.total() < 530, operations  # 506 when this was written

@@ -16,9 +16,9 @@ from object_detection.assignment.anchor_candidates import (
     candidate_overlap,
     candidate_windows,
     descending,
-    fold_marked,
     improved,
     objects_of_anchors,
+    targets_of_objects,
     tied_anchors,
 )
 from object_detection.assignment.assigner import Assigner
@@ -112,20 +112,12 @@ def assign_anchors(
         candidate_windows(boxes, assignable, grid, positive_iou=rule.lowest_iou), grid, slots=slots
     )
     overlaps = _largest_overlaps(boxes, candidates, num_anchors=batch * len(grid), lowest_iou=rule.lowest_iou)
-    assigned, unlisted = _assigned_objects(boxes, assignable, candidates, overlaps, rule=rule)
-    classes, box_deltas = _targets_of_pairs(
-        boxes, ops.reshape(objects.classes, (-1,)), candidates, assigned, unlisted, box_coder=box_coder
-    )
-    positive = ops.reshape(assigned > 0, (batch, len(grid)))
-    between = ops.zeros_like(positive)
-    if rule.negative_iou is not None:
-        between = ops.logical_and(ops.reshape(overlaps.of_anchors > 0.0, (batch, len(grid))), ops.logical_not(positive))
-    return Targets(
-        classes=ops.reshape(classes, (batch, len(grid))),
-        box_deltas=ops.reshape(box_deltas, (batch, len(grid), 4)),
-        positive=positive,
-        ignored=between,
-    )
+    assigned = _assigned_objects(boxes, assignable, candidates, overlaps, rule=rule)
+    targets = targets_of_objects(objects, grid, assigned, box_coder=box_coder)
+    if rule.negative_iou is None:
+        return targets
+    reaching = ops.reshape(overlaps.of_anchors > 0.0, (batch, len(grid)))
+    return targets._replace(ignored=ops.logical_and(reaching, ops.logical_not(targets.positive)))
 
 
 class _Overlaps(NamedTuple):
@@ -157,11 +149,8 @@ def _largest_overlaps(
 
 def _assigned_objects(
     boxes: Tensor, assignable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
-) -> tuple[Tensor, Tensor | None]:
-    """Return the object assigned to each of the B A anchors, as `descending` (0: none).
-
-    The second result marks anchors, [B A] bool, whose pair may not be a candidate; None if all pairs are candidates.
-    """
+) -> Tensor:
+    """Return the object assigned to each of the B A anchors, as `descending` (0: none)."""
     num_anchors = ops.shape(overlaps.of_anchors)[0]
     by_overlap = overlaps.their_objects
     if rule.negative_iou is not None:
@@ -171,9 +160,9 @@ def _assigned_objects(
         # An anchor below the thresholds may overlap another object more, whose candidates did not include that IoU
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, assignable, unlisted, candidates)
-        return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
+        return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap))
     claims = _best_claims(candidates, overlaps, last=rule.claim == "best, last")
-    return ops.where(claims > 0, claims, by_overlap), None
+    return ops.where(claims > 0, claims, by_overlap)
 
 
 def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) -> Tensor:
@@ -185,53 +174,3 @@ def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) 
     order = numbers + 1 if last else descending(numbers, num_objects)
     claims = ops.segment_max(ops.where(has_claim, order, 0), ops.where(has_claim, best_places, 0), num_anchors)
     return ops.where(claims > 0, descending(claims - 1, num_objects), 0) if last else claims
-
-
-def _targets_of_pairs(
-    boxes: Tensor,
-    classes: Tensor,
-    candidates: CandidateList,
-    assigned: Tensor,
-    unlisted: Tensor | None,
-    *,
-    box_coder: BoxCoder,
-) -> tuple[Tensor, Tensor]:
-    """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
-
-    boxes [N, 4], classes [N], assigned [B A]. Only assigned anchors are encoded: one in some hundreds.
-    """
-    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
-    listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
-
-    def with_pairs(
-        state: tuple[Tensor, ...], objects: Tensor, places: Tensor, anchor_boxes: Tensor, exist: Tensor
-    ) -> tuple[Tensor, ...]:
-        deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
-        deltas = ops.where(exist[:, None], deltas, 0.0)
-        numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
-        # Each anchor occurs once with its object, so a sum has a single term
-        return tuple(
-            whole + ops.segment_sum(part, places, num_anchors)
-            for whole, part in zip(state, (numbers, deltas), strict=True)
-        )
-
-    def fill(candidates: Candidates, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        is_assigned = ops.take(listed, candidates.places, axis=0) == descending(candidates.objects, num_objects)
-        return with_pairs(
-            state,
-            candidates.objects,
-            candidates.places,
-            candidates.anchor_boxes,
-            ops.logical_and(candidates.exist, is_assigned),
-        )
-
-    def fill_others(places: Tensor, exist: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)
-        anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
-        return with_pairs(state, objects, places, anchor_boxes, exist)
-
-    targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
-    if unlisted is not None:
-        targets = fold_marked(unlisted, fill_others, targets)
-    numbers, deltas = targets
-    return numbers, deltas

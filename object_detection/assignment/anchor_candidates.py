@@ -15,8 +15,9 @@ import numpy as np
 from keras import ops
 
 from object_detection.geometry.anchor_grid import AnchorGrid
+from object_detection.geometry.box_coding import BoxCoder
 from object_detection.geometry.box_geometry import iou
-from object_detection.structures import Tensor
+from object_detection.structures import Objects, Targets, Tensor
 
 # More than the rounding error of float32 in coordinates (relative to the largest), areas, their quotients, rows and
 # columns
@@ -223,3 +224,32 @@ def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candid
         return (ops.maximum(state[0], ops.segment_max(ranks, places, num_anchors)),)
 
     return fold_marked(marked, find, (ops.zeros((num_anchors,), "int32"),))[0]
+
+
+def targets_of_objects(objects: Objects[Tensor], grid: AnchorGrid, assigned: Tensor, *, box_coder: BoxCoder) -> Targets:
+    """Return the targets of anchors of which none is ignored.
+
+    Every anchor is encoded, not the assigned ones alone: so a compiler computes the deltas where the loss reads them.
+    A scatter would write all [B, A, 4] of them.
+
+    Args:
+        objects: boxes [B, M, 4] in pixels of the anchors.
+        grid: the A anchors.
+        assigned: [B A] int32, the object of each anchor as `descending` of its number among all B M, 0 for none.
+        box_coder: encodes boxes as offsets from anchors.
+
+    Returns:
+        Targets with [B, A] entries.
+    """
+    batch, slots = ops.shape(objects.boxes)[:2]
+    assigned = ops.reshape(assigned, (batch, len(grid)))
+    positive = assigned > 0
+    numbers = ops.where(positive, descending(assigned, batch * slots), 0)
+    boxes = ops.take(ops.reshape(objects.boxes, (-1, 4)), numbers, axis=0)  # [B, A, 4]
+    deltas = box_coder.encode(boxes, ops.convert_to_tensor(grid.boxes))
+    return Targets(
+        classes=ops.where(positive, ops.take(ops.reshape(objects.classes, (-1,)), numbers, axis=0), 0),
+        box_deltas=ops.where(positive[..., None], deltas, 0.0),
+        positive=positive,
+        ignored=ops.zeros_like(positive),
+    )

@@ -6,13 +6,13 @@ predicted box with the object.
 
 from keras import ops
 
-from object_detection.assignment.anchor_candidates import descending, improved
+from object_detection.assignment.anchor_candidates import descending, improved, targets_of_objects
 from object_detection.assignment.assigner import Assigner
 from object_detection.gather import entries
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import BoxCoder
 from object_detection.geometry.box_geometry import pairwise_iou
-from object_detection.structures import Objects, ScoredTargets, Targets, Tensor
+from object_detection.structures import Objects, ScoredTargets, Tensor
 
 ANCHORS_PER_OBJECT = 13
 CENTER_MARGIN = 0.01  # pixels; the center of a positive anchor is farther than this from each side, inside the object
@@ -63,7 +63,7 @@ class TaskAlignedAssigner(Assigner):
         scores = alignment / ops.maximum(largest, _SMALLEST) * ops.max(overlap, axis=1, keepdims=True)
         # Each anchor is assigned once, so a sum has a single term.
         scores = ops.segment_sum(ops.reshape(scores, (-1,)), places, total)
-        targets = _targets_of_objects(objects, grid, assigned, box_coder=box_coder)
+        targets = targets_of_objects(objects, grid, assigned, box_coder=box_coder)
         return ScoredTargets(*targets, scores=ops.reshape(scores, (batch, len(grid))))
 
 
@@ -109,31 +109,3 @@ def _contains_centers(boxes: Tensor, anchors: Tensor) -> Tensor:
     centers = (anchors[..., :2] + anchors[..., 2:]) / 2.0
     inside = ops.logical_and(centers - boxes[..., :2] > CENTER_MARGIN, boxes[..., 2:] - centers > CENTER_MARGIN)
     return ops.all(inside, axis=-1)
-
-
-def _targets_of_objects(
-    objects: Objects[Tensor], grid: AnchorGrid, assigned: Tensor, *, box_coder: BoxCoder
-) -> Targets:
-    """Return the targets of anchors of which none is ignored.
-
-    Args:
-        objects: boxes [B, M, 4] in pixels of the anchors.
-        grid: the A anchors.
-        assigned: [B A] int32, the object of each anchor as `descending` of its number among all B M, 0 for none.
-        box_coder: encodes boxes as offsets from anchors.
-
-    Returns:
-        Targets with [B, A] entries.
-    """
-    batch, slots = ops.shape(objects.boxes)[:2]
-    assigned = ops.reshape(assigned, (batch, len(grid)))
-    positive = assigned > 0
-    numbers = ops.where(positive, descending(assigned, batch * slots), 0)
-    boxes = ops.take(ops.reshape(objects.boxes, (-1, 4)), numbers, axis=0)  # [B, A, 4]
-    deltas = box_coder.encode(boxes, ops.convert_to_tensor(grid.boxes))
-    return Targets(
-        classes=ops.where(positive, ops.take(ops.reshape(objects.classes, (-1,)), numbers, axis=0), 0),
-        box_deltas=ops.where(positive[..., None], deltas, 0.0),
-        positive=positive,
-        ignored=ops.zeros_like(positive),
-    )
