@@ -132,8 +132,8 @@ def keep_code():
 
 def main():
     import keras  # noqa: F401 - for the programs
-    import tensorflow as tf  # noqa: F401
     import tensorboard.summary.writer.record_writer  # noqa: F401 - and with it boto3
+    import tensorflow as tf  # noqa: F401
 
     keep_code()
     gc.freeze()  # a collection in a program leaves the pages of the packages shared

@@ -1,4 +1,4 @@
-"""The real programs on D0 with fewer layers: records -> train.py -> eval.py -> infer.py, each a process of its own."""
+"""The real programs on the real network: records -> train.py -> eval.py -> infer.py, each a process of its own."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def trained(tmp_path_factory):
         "--num_epochs=1",
         "--lr=0.001",
         # Gaussian suppression multiplies a score by a factor for each of up to 100 boxes: it amplifies the last bits
-        "--hparams=image_size=64,nms_configs.method=hard,fpn_cell_repeats=1,box_class_repeats=1",
+        "--hparams=image_size=64,nms_configs.method=hard",
         "--precision=float32",
         "--use_xla=false",
         f"--testdev_dir={model_dir}/submission",
