@@ -8,6 +8,7 @@ from small_families import SMALL
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, with_jax):
     """The probe's arrays on TensorFlow and on JAX."""

@@ -6,17 +6,16 @@ families of one and of two stages by every runtime.
 
 import json
 import os
-import sys
 
-import forked_programs
 import pytest
 from drawn_records import draw_records
-from test_families import ROOT
+from test_families import ROOT, call
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 
 pytestmark = pytest.mark.slow
 
+NARROW = "tests/small_families.py"
 SMALLEST = {
     "ssd300-resnet34": "image_size=257,backbone_name=resnet18",
     "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True",
@@ -43,14 +42,6 @@ def env():
     return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def call(env, script, **flags):
-    """Run a program and return its standard output."""
-    words = [ROOT / "tests" / "small_families.py", ROOT / script, *(f"--{name}={flags[name]}" for name in flags)]
-    done = forked_programs.run([sys.executable, *words], env=env)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
-
-
 def training(drawn, model_name, model_dir):
     """Flags of a training of a few steps, the same bits each time."""
     return {
@@ -75,7 +66,7 @@ def training(drawn, model_name, model_dir):
 def trained(drawn, model_name, env, tmp_path_factory):
     """Folder of a training; test_families.py kills one of a two-stage family, and compares the bits once it resumed."""
     folder = tmp_path_factory.mktemp(model_name) / "model"
-    call(env, "train.py", **training(drawn, model_name, folder))
+    call(env, NARROW, "train.py", **training(drawn, model_name, folder))
     return folder
 
 
@@ -83,6 +74,7 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert read_arrays(str(trained / "ckpt-final"))["global_step"] == STEPS
     call(
         env,
+        NARROW,
         "eval.py",
         ckpt_path=trained,
         val_file_pattern=f"{drawn.folder}/val-*.tfrecord",
@@ -97,6 +89,7 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert measures["detections"] > 10
     told = call(
         env,
+        NARROW,
         "inspector.py",
         mode="export",
         ckpt_path=trained,
