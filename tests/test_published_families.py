@@ -9,7 +9,7 @@ import os
 
 import pytest
 from drawn_records import draw_records
-from test_families import ROOT, call
+from test_families import ROOT, call, training
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 
@@ -42,31 +42,13 @@ def env():
     return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def training(drawn, model_name, model_dir):
-    """Flags of a training of a few steps, the same bits each time."""
-    return {
-        "model_name": model_name,
-        "training_file_pattern": f"{drawn.folder}/train-*.tfrecord",
-        "model_dir": model_dir,
-        "training_mode": "train300",
-        "batch_size": 2,
-        "num_epochs": 1,
-        "lr": 0.001,
-        "warmup_epochs": 0,
-        "calibration_images": 0,
-        "precision": "float32",
-        "use_xla": False,
-        "deterministic": True,
-        "loggers": "json",
-        "hparams": SMALLEST[model_name],
-    }
-
-
 @pytest.fixture(scope="module")
 def trained(drawn, model_name, env, tmp_path_factory):
     """Folder of a training; test_families.py kills one of a two-stage family, and compares the bits once it resumed."""
     folder = tmp_path_factory.mktemp(model_name) / "model"
-    call(env, NARROW, "train.py", **training(drawn, model_name, folder))
+    short = {"batch_size": 2, "num_epochs": 1, "lr": 0.001, "warmup_epochs": 0, "calibration_images": 0}
+    flags = training(drawn, model_name, folder, hparams=SMALLEST[model_name], **short)
+    call(env, NARROW, "train.py", **flags)
     return folder
 
 
