@@ -55,11 +55,10 @@ for size in $(tr ',' ' ' <<<"$BS"); do
     done
 done
 for size in $(tr ',' ' ' <<<"$STEP_BATCHES"); do
-    [[ -e "$OUT/step-$size.txt" ]] || rm -rf "$OUT/trace-$size" "$OUT/kernels-$size.txt"
+    [[ -e "$OUT/step-$size.txt" ]] || rm -rf "$OUT/trace-$size"
     # 8 boxes of the 100 slots that XLA always computes
     part "step-$size" 480 "$PYTHON" benchmarks/training_step.py --size="$SIZE" --batch_size="$size" --steps="$STEPS" \
         --precision="$PRECISION" --boxes 8 --trace="$OUT/trace-$size"
-    [[ ! -e "$OUT/step-$size.txt" ]] || part "kernels-$size" 60 "$PYTHON" benchmarks/kernels.py "$OUT/trace-$size"
 done
 if [[ -z "$RECORDS" || -z "$STEP_BATCHES" ]] || ! "$PYTHON" -c 'import tensorflow' 2>"$OUT/tensorflow.log"; then
     missing+=("train.py and the input (RECORDS=, STEP_BATCHES= and TensorFlow)")

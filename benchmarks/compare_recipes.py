@@ -36,7 +36,7 @@ FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "baseline"
 SPLITS = ("val", "test")
-SAMPLES = "test_samples.json"  # written by recipe_samples.py, in the folder of a cell
+SAMPLES = "test_samples.json"  # written by recipe_tables.py, in the folder of a cell
 EPOCHS, EVALUATIONS = 20, 4  # of a cell; an epoch need not cover the data set
 WARMUP_STEPS = 50  # as quickstart.py; at least an epoch
 
@@ -196,7 +196,7 @@ def measured(
         images = records / "test-*"
         test = {"ckpt": model, "val_file_pattern": images, "output_json": folder / "test.json", "testdev_dir": folder}
         samples = {"results": folder / TESTDEV_FILE_NAME, "records": images, "output": folder / SAMPLES}
-        if _failed("eval", test, folder) or _failed("benchmarks/recipe_samples", samples, folder):
+        if _failed("eval", test, folder) or _failed("benchmarks/recipe_tables", samples, folder):
             return None
         outcome["test"] = json.loads((folder / "test.json").read_text(encoding="utf-8"))
         write_text(path, json.dumps(outcome, indent=1))

@@ -16,8 +16,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from object_detection.coco.bootstrap import intervals
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import ground_truth_from_dataset
+from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows, results_json
 

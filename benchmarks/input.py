@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import training_dataset
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records

@@ -1,13 +1,24 @@
-"""Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline."""
+"""Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline.
 
+`recipe_tables.py --results=detections.json --records='DIR/test-*' --output=samples.json` writes AP and AP50 of
+detections on resamples of their images, for the paired intervals. The resamples depend on the number of images alone,
+so that they are the same for all cells of a data set.
+"""
+
+import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from object_detection.coco.bootstrap import interval
+from dataset.records.record_index import index_records
+from efficientdet.configuration.flag_paths import class_names_for, records_of
+from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results
+from object_detection.coco.bootstrap import RESAMPLES, interval, multiplicities, resampled
+from object_detection.coco.measures import MEASURE_NAMES
 from program_support.atomic_files import write_text
 
 MEASURES = ("AP", "AP50")
@@ -160,3 +171,18 @@ def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_samples(detections: str, records: str, path: str) -> None:
+    """Write AP and AP50 of detections on resamples of their images."""
+    index, class_names = index_records(files := records_of(records, "records")), class_names_for(files, json_file=None)
+    evaluator = read_evaluator(index, class_names, json_file=None)
+    comparison = evaluator.compare(read_results(detections, index, evaluator.ground_truth, class_names))
+    images = len(comparison.image_ids)
+    samples = resampled(comparison, multiplicities(images, RESAMPLES, seed=images)).numbers.round(6)
+    values = {measure: samples[MEASURE_NAMES.index(measure)].tolist() for measure in MEASURES}
+    write_text(path, json.dumps({"images": images, **values}))
+
+
+if __name__ == "__main__":
+    write_samples(*(word.partition("=")[2] for word in sys.argv[1:]))

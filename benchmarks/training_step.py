@@ -9,11 +9,16 @@ starts the next step before it reads the result of the last.
 """
 
 import argparse
+import gzip
+import json
 import os
+import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -32,6 +37,7 @@ from model.detection_model import named_variables
 from object_detection.structures import Batch, Objects
 
 CLASSES = 90  # of random objects
+KERNELS = "conv|depthwise|pad|reduce|scatter|gemm|transpose|copy|fusion"
 
 
 def random_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size: int = 0) -> Batch:
@@ -72,6 +78,20 @@ def complete_step(detector: DenseDetector, hparams, *, together: int) -> Callabl
     return steps
 
 
+def print_kernels(folder: str) -> None:
+    """Print a table of the kernels in a trace of JAX: number and milliseconds of each kind."""
+    numbers, times = Counter[str](), Counter[str]()
+    for path in Path(folder).rglob("*.trace.json.gz"):
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+            if "hlo_op" in event.get("args", {}):
+                [kind] = re.findall(KERNELS, event["name"])[:1] or ["other"]
+                numbers[kind] += 1
+                times[kind] += event["dur"] / 1000
+    print("| kernels | number | ms |\n|---|---|---|")
+    for kind, spent in times.most_common():
+        print(f"| {kind} | {numbers[kind]} | {spent:.2f} |")
+
+
 def main() -> None:
     """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -82,7 +102,7 @@ def main() -> None:
     parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="Numbers of boxes per image.")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
-    parser.add_argument("--trace", help="Folder for a profiler's trace of the last run, see kernels.py.")
+    parser.add_argument("--trace", help="Folder for a profiler's trace, of which JAX's kernels are printed.")
     arguments = parser.parse_args()
     if accelerator_count() == 0:
         keep_freed_memory()
@@ -125,7 +145,8 @@ def main() -> None:
         )
     if arguments.trace:
         with trace(arguments.trace):
-            step(batches[arguments.boxes[0]])
+            step()
+        print_kernels(arguments.trace)
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
     print(
         "peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value)

@@ -26,9 +26,7 @@ from dataset.conversion.conversion_flags import (
 )
 from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.coco import read_coco
-from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.command_line import options_of_flags
 
@@ -59,15 +57,13 @@ def main() -> None:
         output_prefix=values.output_file_prefix,
         include_masks=values.include_masks,
     )
-    given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
-    with recognized(given or values.image_dir, expected=FileKind.COCO):
-        data = read_coco(
-            object_annotations_file=values.object_annotations_file,
-            image_info_file=values.image_info_file,
-            caption_annotations_file=values.caption_annotations_file,
-            with_segmentation=values.include_masks and bool(values.object_annotations_file),
-            file_name=ImageFolder(values.image_dir).named,
-        )
+    data = read_coco(
+        object_annotations_file=values.object_annotations_file,
+        image_info_file=values.image_info_file,
+        caption_annotations_file=values.caption_annotations_file,
+        with_segmentation=values.include_masks and bool(values.object_annotations_file),
+        file_name=ImageFolder(values.image_dir).named,
+    )
     refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
     convert_and_report(data, config, options)
 

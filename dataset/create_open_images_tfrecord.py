@@ -28,10 +28,8 @@ from dataset.conversion.conversion_flags import (
     ending_when_interrupted,
 )
 from dataset.conversion.conversion_options import WritingOptions
-from dataset.conversion.format_recognition import recognized
-from dataset.files.file_kinds import label_formats
 from program_support import command_line
-from program_support.atomic_files import unfinished_folder
+from program_support.atomic_files import unfinished_folder, write_text
 from program_support.command_line import options_of_flags
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
@@ -40,22 +38,20 @@ from program_support.plugins import load_plugin
 def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
-    define_choice_flags()
     flags.DEFINE_string(
         "image_ids_file",
         "",
         "Text file with the ids of the images to convert, one per line. Default: all "
         "images with a box of the selected classes.",
     )
+    flags.DEFINE_string(
+        "list_images", "", "Output text file for the ids of the selected images, one per line; nothing is converted."
+    )
     flags.DEFINE_boolean(
         "write_instances",
         False,
         "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB of memory per million boxes.",
     )
-
-
-def define_choice_flags() -> None:
-    """Define the input files and the selection."""
     flags.DEFINE_string(
         "object_annotations_file",
         "",
@@ -79,38 +75,44 @@ def define_choice_flags() -> None:
     )
 
 
-def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDataSet:
+def _read_choice(index_folder: Path) -> AnnotatedDataSet:
     """Read the annotations that the flags select."""
     values = flags.FLAGS
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
             raise InputError(f"--{name} is required")
-    with recognized(values.object_annotations_file, expected=label_formats()["open_images"]):
-        return load_plugin("efficientdet.open_images", "reader")(
-            object_annotations_file=values.object_annotations_file,
-            class_descriptions_file=values.class_descriptions_file,
-            index_folder=index_folder,
-            classes=values.classes,
-            image_ids_file=image_ids_file,
-            expect=values.expect or "",
-        )
+    return load_plugin("efficientdet.open_images", "reader")(
+        object_annotations_file=values.object_annotations_file,
+        class_descriptions_file=values.class_descriptions_file,
+        index_folder=index_folder,
+        classes=values.classes,
+        image_ids_file=values.image_ids_file,
+        expect=values.expect or "",
+    )
 
 
 def main() -> None:
     """Convert the data set that the flags describe."""
     values = flags.FLAGS
-    options = options_of_flags(WritingOptions)
-    config = conversion_config(
-        options,
-        image_folder=values.image_dir,
-        output_prefix=values.output_file_prefix,
-        keep_annotations=values.write_instances,
-    )
     try:
+        if values.list_images:
+            with unfinished_folder(Path(f"{values.list_images}.index")) as folder:
+                images = _read_choice(folder).images
+                write_text(values.list_images, "".join(f"{Path(image.file_name).stem}\n" for image in images))
+            return
+        options = options_of_flags(WritingOptions)
+        config = conversion_config(
+            options,
+            image_folder=values.image_dir,
+            output_prefix=values.output_file_prefix,
+            keep_annotations=values.write_instances,
+        )
         with ending_when_interrupted(), unfinished_folder(config.beside(".index")) as folder:
-            convert_and_report(read_choice(folder, image_ids_file=values.image_ids_file), config, options)
+            convert_and_report(_read_choice(folder), config, options)
     except OSError as error:
-        raise InputError(f"cannot write to the folder of {config.output_prefix}: {error}") from error
+        raise InputError(
+            f"cannot write to the folder of {values.list_images or values.output_file_prefix}: {error}"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -30,9 +30,7 @@ from dataset.conversion.conversion_flags import (
 )
 from dataset.conversion.conversion_options import WritingOptions
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognized
 from dataset.conversion.formats.voc import read_voc
-from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.command_line import options_of_flags
 from program_support.errors import InputError
@@ -71,14 +69,13 @@ def main() -> None:
     config = conversion_config(
         options, image_folder=image_folder, output_prefix=values.output_file_prefix, keep_annotations=True
     )
-    with recognized(annotations_folder, image_folder, expected=FileKind.VOC):
-        data = read_voc(
-            annotations_folder=annotations_folder,
-            images=ImageFolder(image_folder),
-            image_set_file=image_set_file,
-            label_map_file=values.label_map_json_path,
-            ignore_difficult=values.ignore_difficult_instances,
-        )
+    data = read_voc(
+        annotations_folder=annotations_folder,
+        images=ImageFolder(image_folder),
+        image_set_file=image_set_file,
+        label_map_file=values.label_map_json_path,
+        ignore_difficult=values.ignore_difficult_instances,
+    )
     refuse_without_usable_objects([data], crowds_as_objects=config.crowds_as_objects)
     convert_and_report(data, config, options)
 

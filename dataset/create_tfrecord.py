@@ -22,8 +22,9 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from dataset.class_files import read_class_file
+from dataset.class_names import read_class_file
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, NothingUsable
+from dataset.conversion.any_format import read_labels, recognize
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.conversion_flags import (
     conversion_config,
@@ -33,12 +34,10 @@ from dataset.conversion.conversion_flags import (
 from dataset.conversion.conversion_options import ConversionConfig, ConvertOptions
 from dataset.conversion.conversion_report import Report, refusal_with_report
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
 from dataset.conversion.image_split import split_off
-from dataset.conversion.label_splits import read_labels
 from dataset.conversion.named_splits import INSTANCES, SPLITS, splits_of_records
-from dataset.conversion.sharding.shard_files import existing_shards
-from dataset.conversion.sharding.shards import check_annotations, value_range_of
+from dataset.conversion.shard_files import existing_shards
+from dataset.conversion.shards import check_annotations, value_range_of
 from dataset.files.image_files import IMAGE_SUFFIXES, image_folder
 from dataset.files.pixel_values import ValueRange
 from dataset.files.untrusted_values import listed, shown

@@ -55,6 +55,36 @@ download() { # place below the address of the tables
   mv "$part" "$file"
 }
 
+download_images() { # split, file with the ids of its images; a batch of images at a time is downloaded into a folder beside
+  local into=$folder/$1 parts=$folder/.$1.parts missing=$folder/$1.missing.txt
+  local batch id requests report result url reason complete
+  rm -rf "$parts"
+  mkdir -p "$into" "$parts"
+  : > "$missing"
+  while mapfile -t -n 200 batch && [[ ${#batch[@]} -gt 0 ]]; do
+    requests=$(for id in "${batch[@]}"; do
+      [[ -s $into/$id.jpg ]] || printf 'url = "%s/%s/%s.jpg"\noutput = "%s/%s.jpg"\n' "$images" "$1" "$id" "$parts" "$id"
+    done)
+    [[ -n $requests ]] || continue
+    report=$(curl --config - --parallel --parallel-max "$connections" --fail --location --retry 3 --silent --globoff \
+      --connect-timeout 60 --speed-limit 1 --speed-time 60 \
+      --write-out '%{url} %{exitcode}/%{http_code}/%{content_type} %{errormsg}\n' <<< "$requests" 2> "$parts/errors") || true
+    [[ -n $report ]] || fail "$images/$1: download failed ($(head -n 1 "$parts/errors"))"
+    complete=()
+    while read -r url result reason; do
+      case $result in
+        0/*/text/html*) fail "$url: the response is not an image; check for a proxy page" ;;
+        0/*) complete+=("$parts/${url##*/}") ;;
+        22/40[34]/* | 22/410/*) echo "${url##*/}" >> "$missing" ;; # S3 returns 403 for a missing object
+        *) fail "$images/$1: download failed (curl: $url $result $reason); run this again to resume" ;;
+      esac
+    done <<< "$report"
+    [[ ${#complete[@]} == 0 ]] || mv -t "$into" -- "${complete[@]}"
+  done < "$2"
+  rm -rf "$parts"
+  [[ ! -s $missing ]] || echo "the server lacks $(wc -l < "$missing") images, listed in $missing"
+}
+
 expectation_of() { # split; the flag that compares the number of images with MLPerf's, for the complete set
   if [[ $classes == mlperf && -z $max_images && $1 != test ]]; then
     echo "--expect=mlperf-$1"
@@ -75,9 +105,13 @@ get_split() { # split
   choice=(--object_annotations_file="$boxes" --class_descriptions_file="$folder/class-descriptions-boxable.csv"
     --classes="$classes" --max_bad_fraction="$max_bad_fraction")
   expectation=$(expectation_of "$split")
-  "$python" "$root/dataset/download_open_images.py" "${choice[@]}" ${expectation:+"$expectation"} --split="$split" \
-    --site="$images" --image_dir="$folder/$split" --image_ids_file="$ids" --connections="$connections" \
-    ${max_images:+--max_images="$max_images"}
+  "$python" "$root/dataset/create_open_images_tfrecord.py" "${choice[@]}" ${expectation:+"$expectation"} \
+    --list_images="$ids"
+  if [[ -n $max_images ]]; then
+    head -n "$max_images" "$ids" > "$ids.part"
+    mv "$ids.part" "$ids"
+  fi
+  download_images "$split" "$ids"
   if [[ -n $max_images ]]; then
     converting=(--image_ids_file="$ids")
   elif [[ $split == train && (-z $classes || $classes == mlperf) ]]; then

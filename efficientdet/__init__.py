@@ -24,7 +24,6 @@ _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "Detector": "inference.detect",
     "ImageDetections": "inference.image_detections",
     "InputError": "program_support.errors",
-    "TrackCounts": "plugins.streams.lines_and_zones",
     "load_detector": "prediction.open_model",
     "read_frames": "plugins.streams.video_source",
     **dict.fromkeys(_FUNCTIONS, "operations.interface"),

@@ -19,7 +19,7 @@ _MODULES = {  # by the name of a command's function in pyproject.toml
     "serve": "efficientdet.programs.serve",
     "next_images": "efficientdet.programs.next_images",
     "doctor": "efficientdet.programs.doctor",
-    "get_weights": "efficientdet.weights.get_weights",
+    "get_weights": "efficientdet.weights.downloads",
     "convert": "efficientdet.dataset.create_tfrecord",
     "convert_coco": "efficientdet.dataset.create_coco_tfrecord",
     "convert_pascal": "efficientdet.dataset.create_pascal_tfrecord",

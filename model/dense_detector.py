@@ -1,25 +1,225 @@
 """One-stage detectors: a network with outputs at every anchor, its losses and its post-processing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from model import tensorflow_cpu
-from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, QUALITY_FOCAL, LossConfig
-from model.dense_postprocessing import DensePostprocessing
-from model.detection_model import DetectionModel, WeightDecay
+from model.detection_model import DECAYED_WEIGHTS, DetectionModel, Postprocessing, WeightDecay
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.folding import folded, has_frozen_norms
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
-from object_detection.assignment.anchor_assignment import IouAssigner
-from object_detection.assignment.assigner import Assigner, classes_in_crowds
+from object_detection.assignment.anchor_assignment import Assigner, IouAssigner, classes_in_crowds
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.losses import hardest, iou_loss, iou_scores, quality_focal_loss
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
+from object_detection.geometry.box_geometry import IOU_KINDS
+from object_detection.losses import (
+    focal_loss_of_classes,
+    hardest,
+    huber_loss,
+    iou_loss,
+    iou_scores,
+    l1_loss,
+    quality_focal_loss,
+    smooth_l1_loss,
+    softmax_cross_entropy,
+)
+from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, PartialTargets, ScoredTargets, Targets, Tensor
-from object_detection.suppression.tensor_suppression import SuppressionConfig
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
+from program_support.checked_fields import Positive, checked_part, one_of
+from program_support.errors import InputError
+from program_support.plugins import load_plugin
+
+
+class DensePostprocessing(Postprocessing):
+    """Post-processing of class logits [B, A, K] and box deltas [B, A, 4] at A anchors."""
+
+    detects_on_host = True
+
+    def __init__(
+        self,
+        config: SuppressionConfig,
+        anchors: np.ndarray,
+        level_sizes: Sequence[int],
+        *,
+        num_logits: int,
+        image_size: tuple[int, int],
+    ):
+        """Create post-processing for K = num_logits logits per anchor, including the background."""
+        self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
+        self._image_size = image_size
+
+    def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections[Tensor]:
+        """Return detections by the backend, see `DetectionModel.detections`."""
+        return detections_from_outputs(
+            *outputs,
+            ops.convert_to_tensor(self._anchors),
+            config=self._config,
+            level_sizes=self._level_sizes,
+            clip_to=sizes,
+            within=sizes,
+        )
+
+    def host_outputs(self, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
+        return *outputs, ops.max(outputs[0], axis=-1)
+
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
+        """Return one image's detections by NumPy, see `Postprocessing.detections_on_host`.
+
+        outputs: class logits, box deltas [A, 4] and the highest logit of each anchor.
+        """
+        return detections_on_host(
+            self._network_outputs(outputs),
+            self._anchors,
+            config=self._config,
+            level_sizes=self._level_sizes,
+            clip_to=size,
+            within=size,
+        )
+
+    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output]:
+        """Add post-processing to an ONNX graph, see `Postprocessing.onnx_detections`."""
+        logits, deltas = tensors
+        boxes, scores, classes = load_plugin("efficientdet.onnx", "suppression")(
+            graph,
+            logits,
+            deltas,
+            sizes,
+            anchors=self._anchors,
+            classes=self._num_logits,
+            config=self._config,
+            level_sizes=self._level_sizes,
+        )
+        slots = self._config.max_detections
+        return {
+            "boxes": Output(boxes, "float32", (slots, 4)),
+            "scores": Output(scores, "float32", (slots,)),
+            "classes": Output(classes, "int32", (slots,)),
+        }
+
+    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output]:
+        """Return the outputs that `detections_on_host` uses.
+
+        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order,
+        because a Reshape at the end would copy them.
+        """
+        (logits, deltas), anchors = tensors, len(self._anchors)
+        best = graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
+        shape = (anchors, self._num_logits)
+        if graph.for_onnxruntime and logits in graph.cells:
+            logits, channels = graph.cells[logits]
+            shape = (anchors * self._num_logits // channels, channels)
+        return {
+            "class_logits": Output(logits, "float32", shape),
+            "box_deltas": Output(deltas, "float32", (anchors, 4)),
+            "best_logits": Output(best, "float32", (anchors,)),
+        }
+
+    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of `TFLite_Detection_PostProcess`, see `Postprocessing.litert_operator`."""
+        config, coder = self._config, self._config.box_coder
+        if not isinstance(coder, FasterRcnnBoxCoder):
+            raise InputError(
+                "TFLite_Detection_PostProcess cannot decode the boxes of this detector; use --formats=litert-int8"
+            )
+        size = np.array(self._image_size)
+        low, high = self._anchors[:, :2] / size, self._anchors[:, 2:] / size
+        anchors = np.concatenate([(low + high) / 2, high - low], axis=1).astype(np.float32)
+        scales = dict(zip(("y_scale", "x_scale", "h_scale", "w_scale"), map(float, coder.weights), strict=True))
+        return anchors, {
+            "max_detections": config.max_detections,
+            "max_classes_per_detection": 1,
+            "detections_per_class": config.max_detections,
+            # Class-agnostic: suppression per class loses a class with two threads (tensorflow/tensorflow#56058)
+            "use_regular_nms": False,
+            "nms_score_threshold": float(config.score_threshold),
+            "nms_iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
+            "num_classes": self._num_logits - (config.scores == "softmax"),  # the background's score is the first
+            **scales,
+        }
+
+    def probabilities(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the probabilities of the logits, [B, A, K], including the background's."""
+        logits = outputs[0]
+        return ops.sigmoid(logits) if self._config.scores == "sigmoid" else ops.softmax(logits, axis=-1)
+
+    def _network_outputs(self, outputs: Sequence[np.ndarray]) -> NetworkOutputs:
+        logits, deltas, best_logits = outputs
+        return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
+
+
+def _focal(logits: Tensor, targets: Targets | ScoredTargets, losses: "LossConfig") -> Tensor:
+    """Return the focal loss of each anchor, [B, A]."""
+    classes = ops.where(targets.positive, targets.classes, -1)
+    focal = focal_loss_of_classes(
+        logits, classes, alpha=losses.alpha, gamma=losses.gamma, label_smoothing=losses.label_smoothing
+    )
+    return ops.sum(focal, axis=-1)  # sum over K first: one parallel pass
+
+
+def _background_first(logits: Tensor, targets: Targets | ScoredTargets, losses: "LossConfig") -> Tensor:
+    """Return the cross entropy of each anchor, [B, A]; class 0 of the softmax is the background."""
+    return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
+
+
+# logits [B, A, K] -> [B, A], including ignored anchors
+ClassLoss = Callable[[Tensor, Targets | ScoredTargets, "LossConfig"], Tensor]
+CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
+QUALITY_FOCAL = "quality focal"  # its target is a score
+BOX_LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {  # (errors, LossConfig.delta) -> loss of each entry
+    "huber": lambda errors, delta: huber_loss(errors, delta=delta),
+    "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
+    "l1": lambda errors, delta: l1_loss(errors),
+}
+POSITIVES_OF_EACH_IMAGE = "positives of each image"
+NORMALIZERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
+
+
+@checked_part
+class LossConfig:
+    """Kinds and weights of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
+
+    Attributes:
+        class_loss: "focal", with one sigmoid per class, alpha, gamma and label_smoothing; or "softmax cross entropy",
+            whose first logit is the background's, the class of anchors without an object; or "quality focal", with one
+            sigmoid per class whose target at a positive anchor is the IoU of its predicted box with its object, or the
+            score of the assignment.
+        box_loss: "huber", "smooth l1" (Huber loss divided by delta, which is its beta) or "l1", which does not use
+            delta; or 1 - IoU: "iou", "giou", "diou" or "ciou".
+        iou_loss_type: kind of an IoU loss beside box_loss.
+        normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, and losses of box
+            coordinates by four times that; if the assignment scores positives and the class loss uses the scores,
+            their sum takes the place of the number of positives;
+            "positives of each image" divides each image's sums by its own positives (at least 1) and averages over
+            images, as torchvision's detectors do.
+        decays: weights that weight_decay applies to: "kernels" of convolutions, or "all", including batch norm and
+            biases.
+        hard_negative_ratio: number of negative anchors with the largest class loss to use per positive anchor of an
+            image (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
+    """
+
+    class_loss: Annotated[str, one_of(*CLASS_LOSSES, QUALITY_FOCAL)] = "focal"
+    alpha: float = 0.25
+    gamma: float = 1.5
+    label_smoothing: float = 0.0
+    class_loss_weight: float = 1.0
+    box_loss: Annotated[str, one_of(*BOX_LOSSES, *IOU_KINDS)] = "huber"
+    delta: float = 0.1
+    box_loss_weight: float = 50.0
+    iou_loss_type: Annotated[str, one_of(*IOU_KINDS)] | None = None
+    iou_loss_weight: float = 1.0
+    normalizer: Annotated[str, one_of(*NORMALIZERS)] = "positives of the batch"
+    hard_negative_ratio: Positive | None = None
+    weight_decay: float = 4e-5
+    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "kernels"
+
 
 DenseTargets = Targets | ScoredTargets | PartialTargets
 _CERTAIN_NEGATIVE = -1e4  # class logit

@@ -1,17 +1,69 @@
 """Interface between a detector family and the programs that train, evaluate and export it."""
 
-from collections.abc import Iterator
-from functools import cached_property
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
+from keras.initializers import Constant, Initializer, Ones, RandomNormal, RandomUniform, VarianceScaling, Zeros
 
-from model.postprocessing import Postprocessing
 from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
 from program_support.errors import InputError
+
+
+class Postprocessing:
+    """Post-processing outside of a compiled program.
+
+    A family defines what it supports; the defaults report that it does not.
+    """
+
+    detects_on_host = False  # True: `host_outputs` and `detections_on_host` are defined
+
+    def host_outputs(self, outputs: Any) -> tuple[Tensor, ...]:
+        """Return the inputs of `detections_on_host`, [B, ...] each, which are also the outputs of an exported file."""
+        raise NotImplementedError
+
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections[np.ndarray]:
+        """Return one image's Detections, arrays without B, in pixels of the network input. size: height and width."""
+        raise NotImplementedError
+
+    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output] | None:
+        """Return the outputs of an exported network by name, from its tensors.
+
+        None (default): the network's own outputs, named `output_names` if set.
+        """
+        return None
+
+    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output] | None:
+        """Add post-processing to an exported network: `boxes`, `scores`, `classes` of D slots, best first.
+
+        Scores are 0 in empty slots. sizes: the tensor [B, 2] int32, height and width of the images. None (default): the
+        network's outputs are detections.
+        """
+        return None
+
+    def litert_operator(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return anchors and attributes of LiteRT's operator `TFLite_Detection_PostProcess`.
+
+        Anchors are [A, 4] float32: center y and x, height and width as fractions of the image.
+
+        Raises:
+            InputError: (default) if the operator cannot do this detector's post-processing.
+        """
+        raise InputError(
+            "litert-full-int8: TFLite_Detection_PostProcess cannot do the post-processing of this detector; use "
+            "another format"
+        )
+
+    def probabilities(self, outputs: Any) -> Tensor:
+        """Return probabilities [B, A, K], including the background's: the scores for `litert_operator`."""
+        raise NotImplementedError
+
 
 Outputs = TypeVar("Outputs")  # a tensor or a nested structure of tensors, float32, with the image as first axis
 Targets = TypeVar("Targets")  # the same
@@ -194,3 +246,53 @@ class WeightDecay:
         """Return `reg_l2_loss` of the weights that are trainable at this moment."""
         squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._weights if weight.trainable]
         return {"reg_l2_loss": 0.5 * self._coefficient * sum(squares, ops.convert_to_tensor(0.0))}
+
+
+_TRUNCATED = 0.8796256610342398  # standard deviation of the standard normal distribution between -2 and 2
+
+
+def draw_on_host(network: keras.Model) -> None:
+    """Make NumPy draw the initial values of a network that was built in a `keras.StatelessScope`.
+
+    The distributions and seeds are those of Keras's initializers, the numbers are not. A variable with an initializer
+    of another package keeps it. Keras calls the initializers at the end of the scope and has no public way to replace
+    them.
+    """
+    for variable in network.variables:
+        if type(variable._initializer).__module__.startswith("keras."):
+            variable._initializer = partial(_initial_value, variable._initializer)
+
+
+def _initial_value(initializer: Initializer, shape: tuple[int, ...], dtype: str) -> Tensor:
+    values = _draw(initializer, shape)
+    return initializer(shape, dtype) if values is None else ops.convert_to_tensor(values, dtype)
+
+
+def _draw(initializer: Initializer, shape: tuple[int, ...]) -> np.ndarray | None:
+    match initializer:
+        case Zeros():
+            return np.zeros(shape)
+        case Ones():
+            return np.ones(shape)
+        case Constant():
+            return np.full(shape, initializer.value)
+    if not isinstance(initializer, RandomNormal | RandomUniform | VarianceScaling):
+        return None
+    random = np.random.default_rng(initializer.seed)
+    if isinstance(initializer, RandomNormal):
+        return random.normal(initializer.mean, initializer.stddev, shape)
+    if isinstance(initializer, RandomUniform):
+        return random.uniform(initializer.minval, initializer.maxval, shape)
+    if len(shape) < 2:
+        return None
+    field = math.prod(shape[:-2])
+    fans = {"fan_in": field * shape[-2], "fan_out": field * shape[-1], "fan_avg": field * (shape[-2] + shape[-1]) / 2}
+    deviation = math.sqrt(initializer.scale / fans[initializer.mode])
+    if initializer.distribution == "uniform":
+        return random.uniform(-1.0, 1.0, shape) * math.sqrt(3.0) * deviation
+    values = random.standard_normal(shape)
+    if initializer.distribution == "truncated_normal":
+        deviation /= _TRUNCATED
+        while (outside := np.abs(values) > 2.0).any():
+            values[outside] = random.standard_normal(outside.sum())
+    return values * deviation

@@ -37,16 +37,14 @@ Graph = Any  # `OnnxGraph`
 _NONE = np.float32(0)
 
 
-def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
+def clipped(graph: Graph, boxes: str, sizes: str) -> str:
     """Add `clip_boxes` of [B, N, 4] to images of sizes [B, 2]."""
     limits = graph.cast(sizes, "float32")
-    if last_pixel:
-        limits = graph.add("Sub", [limits, np.float32(1)])
     limits = unsqueezed(graph, graph.add("Concat", [limits, limits], axis=1), axis=1)
     return graph.add("Min", [graph.add("Max", [boxes, _NONE]), limits])
 
 
-def bounded(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool = False) -> tuple[str, str]:
+def bounded(graph: Graph, boxes: str, sizes: str) -> tuple[str, str]:
     """Add `has_area` of boxes [B, N, 4] in images of sizes [B, 2].
 
     Returns:
@@ -54,8 +52,6 @@ def bounded(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool = False) -
     """
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     limits = graph.cast(sizes, "float32")
-    if last_pixel:
-        limits = graph.add("Sub", [limits, np.float32(1)])
     inside = graph.add("Less", [low, unsqueezed(graph, limits, axis=1)])
     inside = graph.add("And", [inside, graph.add("Greater", [high, _NONE])])
     inside = graph.cast(graph.add("And", [inside, graph.add("Less", [low, high])]), "int32")
@@ -77,17 +73,17 @@ def spread_over_classes(graph: Graph, scores: str, numbers: str, *, classes: int
     return graph.add("Mul", [graph.cast(is_class, "float32"), unsqueezed(graph, scores, axis=1)])
 
 
-def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: float, most: int | None = None) -> str:
+def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: float) -> str:
     """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0.
 
-    The result [B, N] is 1 for boxes that remain. most: maximum number of boxes per class; None: no limit.
+    The result [B, N] is 1 for boxes that remain.
     """
     chosen = graph.add(
         "NonMaxSuppression",
         [
             boxes,
             scores,
-            np.array([most or 2**31 - 1]),
+            np.array([2**31 - 1]),
             np.array([iou_threshold], np.float32),
             np.array([0.0], np.float32),
         ],

@@ -1,4 +1,4 @@
-"""Atomic writing of files, and removal of what killed processes leave behind.
+"""Atomic writing of files, removal of what killed processes leave behind, and the user's cache folder.
 
 An unfinished file lies in its final folder, under a hidden name that contains the process and the host that write it.
 Killed processes cannot remove theirs, so the next process that writes into the folder does.
@@ -147,3 +147,10 @@ def _is_old(folder: Path, *, beside: Path) -> bool:
     touched = max(path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ())))
     with tempfile.TemporaryFile(dir=beside) as now:
         return os.fstat(now.fileno()).st_mtime - touched > _SECONDS_UNTIL_ABANDONED
+
+
+def user_cache(name: str, *, variable: str = "") -> Path:
+    """Return the folder that an environment variable holds, else efficientdet/NAME in $XDG_CACHE_HOME or ~/.cache."""
+    if folder := os.environ.get(variable):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / name

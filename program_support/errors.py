@@ -1,7 +1,8 @@
-"""The exception for invalid user input, and failures that are only warnings."""
+"""The exception for invalid user input, failures that are only warnings, and messages of C libraries."""
 
 import contextlib
 import difflib
+import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
@@ -53,3 +54,16 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)
     return by_folded[matches[0]] if matches else None
+
+
+@contextlib.contextmanager
+def silenced_stderr() -> Iterator[None]:
+    """Discard what the process, C libraries included, writes to stderr in the block."""
+    real, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+        os.close(nowhere)

@@ -1,12 +1,16 @@
-"""The version of this project, and those that determine its results, to compare them with other machines'."""
+"""What processes and machines compare: versions that determine results, and values as text equal in each of them."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import json
+import os
 import platform
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent  # folder of the packages of this program
 # Packages whose version changes what is decoded, converted and detected
@@ -42,3 +46,24 @@ def program_digest() -> str:
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys, of which sets are sorted lists, dataclasses mappings, and tuples lists.
+
+    A `repr` lists a set in the order of the process's hash seed.
+
+    Raises:
+        TypeError: for a value of another type.
+    """
+    return json.dumps(value, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=canonical_json)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{value!r} has no canonical form")

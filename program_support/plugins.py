@@ -7,12 +7,12 @@ project is a row here; one of another package is an entry point of the same grou
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
-BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute
+BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribute, or module: for itself
     "efficientdet.engines": {"ray": "efficientdet.plugins.cluster.ray_cluster:ray_cluster"},
-    "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:FsspecStorage"},
+    "efficientdet.storage": {"fsspec": "efficientdet.plugins.cluster.storage:"},
     "efficientdet.label_formats": {
         "open_images": "efficientdet.plugins.label_formats.formats:OPEN_IMAGES",
         "cvat": "efficientdet.plugins.label_formats.formats:CVAT",
@@ -23,8 +23,8 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     },
     "efficientdet.open_images": {"reader": "efficientdet.plugins.label_formats.open_images:read_open_images"},
     "efficientdet.loggers": {
-        "wandb": "efficientdet.plugins.loggers.wandb:WeightsAndBiases",
-        "mlflow": "efficientdet.plugins.loggers.mlflow:Mlflow",
+        "wandb": "efficientdet.plugins.loggers.experiment_trackers:WeightsAndBiases",
+        "mlflow": "efficientdet.plugins.loggers.experiment_trackers:Mlflow",
         "mlperf": "efficientdet.plugins.loggers.mlperf:MlperfLog",
     },
     "efficientdet.processes": {"jax": "efficientdet.plugins.jax_processes.launch:join"},
@@ -39,7 +39,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     },
     "efficientdet.onnx": {
         "model": "efficientdet.plugins.onnx.model:onnx_model",
-        "quantization": "efficientdet.plugins.onnx.quantization:quantized",
+        "quantization": "efficientdet.plugins.onnx.model:quantized",
         "suppression": "efficientdet.plugins.onnx.suppression:detections_in_onnx",
     },
     "efficientdet.export_formats": {
@@ -63,9 +63,8 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
     "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
     "efficientdet.tracking": {
-        "counts": "efficientdet.plugins.streams.lines_and_zones:TrackCounts",
         "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
-        "requirements": "efficientdet.plugins.streams.tracker:require_trackers",
+        "requirements": "efficientdet.plugins.streams.tracks:require_trackers",
     },
     "efficientdet.video": {
         "annotate": "efficientdet.plugins.streams.video:annotate_video",
@@ -82,7 +81,7 @@ def plugin_names(group: str) -> tuple[str, ...]:
 
 def load_plugins(group: str) -> Iterator[Any]:
     """Yield the objects in a group, those of this project first; each is imported when it is asked for."""
-    yield from (_load(value) for value in BUNDLED.get(group, {}).values())
+    yield from map(resolve_name, BUNDLED.get(group, {}).values())
     yield from (entry.load() for entry in _installed(group))
 
 
@@ -93,13 +92,8 @@ def load_plugin(group: str, name: str) -> Any:
         KeyError: there is none.
     """
     if name in (bundled := BUNDLED.get(group, {})):
-        return _load(bundled[name])
+        return resolve_name(bundled[name])
     return {entry.name: entry for entry in _installed(group)}[name].load()
-
-
-def _load(value: str) -> Any:
-    module, attribute = value.split(":")
-    return getattr(import_module(module), attribute)
 
 
 def _installed(group: str) -> list[Any]:

@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 [[ -x "$PYTHON" ]] || PYTHON="$(_find_python)" # needs no installed package
-PYTHONPATH="$REPOSITORY" exec "$PYTHON" -P -m efficientdet.weights.get_weights "$@"
+PYTHONPATH="$REPOSITORY" exec "$PYTHON" -P -m efficientdet.weights.downloads "$@"

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 from small_families import SMALL, batch_of, drawn_weights, small_detector
 
-from efficientdet.devices.device import compiled
+from efficientdet.devices.device import compiled, present_weights
 from object_detection.assignment.anchor_assignment import assign_anchors
 from object_detection.assignment.task_aligned import TaskAlignedAssigner
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
@@ -40,9 +40,9 @@ def found_arrays(given) -> dict[str, np.ndarray]:
             outputs = detector.outputs(images, sizes)
             return outputs, detector.detections(outputs, sizes)
 
-        outputs, detections = compiled(detect, detector.network, use_xla=False, constant_weights=True)(
-            batch.images, batch.sizes
-        )
+        outputs, detections = compiled(
+            detect, detector.network, use_xla=False, constants=present_weights(detector.network)
+        )(batch.images, batch.sizes)
         found |= {f"{name} output {number}": value for number, value in enumerate(outputs)}
         found |= _named(f"{name} detections", detections)
     return {name: ops.convert_to_numpy(value) for name, value in found.items()}

@@ -7,7 +7,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco.ground_truth import ground_truth_from_dataset
+from object_detection.coco.evaluation import ground_truth_from_dataset
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import encoded
 

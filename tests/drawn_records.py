@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import ConversionConfig, convert
+from dataset.conversion.shards import ConversionConfig, convert
 from dataset.synthetic import draw_data_set
 
 

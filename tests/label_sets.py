@@ -9,10 +9,9 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from PIL import Image
 
+from dataset.conversion.any_format import read_labels, recognize
 from dataset.conversion.conversion_report import Report, check_fractions
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognize
-from dataset.conversion.label_splits import read_labels
 
 
 def read_parts(annotations, images, *, label_format="auto", with_masks=False, label_map=None):

@@ -5,7 +5,6 @@
 Arrays out: reports and weights by case.
 """
 
-import gc
 import re
 import sys
 
@@ -50,24 +49,22 @@ def batch_of(number: int) -> Batch:
 
 
 def trained(
-    devices: int, *, accumulate_steps: int = 1, state_parts: int = 1, groups: int = 1, precision: str = "float32"
+    devices: int, *, accumulate_steps: int = 1, groups: int = 1, precision: str = "float32"
 ) -> dict[str, np.ndarray]:
     """Reports and weights after a few steps, and the bytes of the state on a device."""
-    before = bytes_of_a_device()
     detector = miniature_detector(precision=precision)
     divide_statistics(detector.network, groups)
     hparams = hyperparameters_of("efficientdet-d0", {})
     optimizer = build_optimizer(hparams, precision=precision)
-    optimizer.build(detector.network.trainable_variables, parts=state_parts)
-    average = WeightAverage(list(named_variables(detector.network).values()), decay=0.9, parts=state_parts)
-    world = World(devices=devices, state_parts=state_parts)
+    optimizer.build(detector.network.trainable_variables)
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=0.9)
+    world = World(devices=devices)
     step = build_train_step(detector, optimizer, average, compiled=True, world=world, accumulate_steps=accumulate_steps)
     found = {}
     for number in range(STEPS):
         report = step(batch_of(number), 0.05)
         assert len(report["loss"].sharding.device_set) == devices
         found |= {f"report/{number}/{name}": np.asarray(value) for name, value in report.items()}
-    found["bytes"] = np.asarray(bytes_of_a_device() - before)
     step.store()
     averages = average.packing.arrays(average.packed.value)
     found["average"] = np.concatenate([array.ravel() for array in averages])
@@ -78,13 +75,6 @@ def trained(
         program, _, _ = step.lowered(batch_of(0)).compile().as_text().partition("\nENTRY")  # without what is in no loop
         found["sums in loops"] = np.asarray(len(re.findall(r" (all-reduce|all-gather|collective-permute)\(", program)))
     return found
-
-
-def bytes_of_a_device() -> int:
-    """Bytes of all arrays on one of the first four devices."""
-    gc.collect()
-    parts = [part for array in jax.live_arrays() for part in array.addressable_shards]
-    return sum(part.data.nbytes for part in parts if part.device == jax.local_devices()[3])
 
 
 def detections(detector) -> dict[str, np.ndarray]:
@@ -108,15 +98,15 @@ if __name__ == "__main__":
         "1": trained(1),
         "8": trained(8),
         "options on one": trained(1, accumulate_steps=2, groups=2),
-        "options": trained(4, accumulate_steps=2, groups=2, state_parts=4),
+        "options": trained(4, accumulate_steps=2, groups=2),
         "bfloat16": trained(8, precision="mixed_bfloat16"),
     }
     six = miniature_detector().network
     replicate(six, batch_size=6)
-    world = join_world({}, group_size=2, shard_state=True)
+    world = join_world({}, group_size=2)
     np.savez(
         sys.argv[1],
-        world=[world.devices, world.groups, world.sharing_statistics, world.state_parts],
+        world=[world.devices, world.groups, world.sharing_statistics],
         devices=[len(variable.value.sharding.device_set) for variable in six.variables],
         **{f"{case}/{name}": value for case, found in cases.items() for name, value in found.items()},
     )

@@ -2,8 +2,7 @@
 
     python mesh_training.py folder
 
-Optimizer state and averages are sharded on several devices, and whole on one. The last training is repeated: it changes
-no bit.
+The last training is repeated: it changes no bit.
 """
 
 import itertools
@@ -18,9 +17,9 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.optimization.jax_step import JaxStep
+from efficientdet.options.train import TrainingConfig
 from efficientdet.training import state as training_state
 from efficientdet.training.loop import train
 
@@ -57,7 +56,7 @@ def main(folder: Path) -> None:
     }
     train(TrainingConfig(model_dir=f"{folder}/one", num_devices=1, batch_size=8, **settings))
     arrays: list[dict[str, np.ndarray]] = []
-    several = {"model_dir": f"{folder}/several", "shard_optimizer_state": True, **settings}
+    several = {"model_dir": f"{folder}/several", **settings}
     with stopped_step():
         assert train(TrainingConfig(batch_size=1, **several)).exit_code == 143
     assert read_description(f"{folder}/several/ckpt").global_step in (STOPPED, STOPPED + 1)  # a thread gets the signal

@@ -15,8 +15,7 @@ from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
-from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.dense_losses import LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.suppression.tensor_suppression import SuppressionConfig

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from program_support.signals import DeferredSignals, Interrupted
 
 _handle = threading.Event()  # by the thread that listens: on a busy machine that takes its time

@@ -17,7 +17,7 @@ from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.plugins.mask_rcnn import network as mask_rcnn
 from efficientdet.plugins.retinanet import network as retinanet
 from efficientdet.plugins.ssd import network as ssd
-from model import feature_pyramid, resnet
+from model import resnet
 from model.detection_model import DetectionModel, named_variables, set_value
 from object_detection.structures import Batch, Objects
 
@@ -71,7 +71,7 @@ def few_narrow_layers():
         mock.patch.object(keras.applications, "EfficientNetB0", efficientnet),
         mock.patch.object(resnet, "WIDTHS", (8, 8, 8, 8)),
         mock.patch.dict(resnet.RESNETS, resnet18=resnet.ResNetConfig((1, 1, 1, 1), bottleneck=False)),
-        mock.patch.object(feature_pyramid, "WIDTH", 8),
+        mock.patch.object(resnet, "WIDTH", 8),
         mock.patch.object(retinanet, "WIDTH", 8),
         mock.patch.object(retinanet, "_DEPTH", 1),
         mock.patch.object(mask_rcnn, "WIDTH", 8),

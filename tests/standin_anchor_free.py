@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import keras
 import numpy as np
-from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig
-from efficientdet.model.dense_losses import LossConfig
-from efficientdet.object_detection.assignment.assigner import Assigner
+from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from efficientdet.object_detection.assignment.anchor_assignment import Assigner
 from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel
 from efficientdet.object_detection.geometry.box_coding import BoxCoder
 from efficientdet.object_detection.geometry.box_geometry import pairwise_iou

@@ -8,8 +8,8 @@ from PIL import Image
 from text_tables import rows
 
 from dataset import create_tfrecord
+from dataset.conversion.any_format import recognize
 from dataset.conversion.conversion_options import ConvertOptions
-from dataset.conversion.format_recognition import recognize
 from dataset.conversion.named_splits import split_of_folder
 from dataset.files.bounded_files import read_json
 from dataset.files.file_kinds import format_of_file

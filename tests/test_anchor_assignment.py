@@ -6,12 +6,19 @@ import pytest
 import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
-from efficientdet.plugins.mask_rcnn.proposal_anchors import PROPOSAL_SIZES
+from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.assignment.anchor_candidates import candidate_windows
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SIZES,
+    AnchorConfig,
+    AnchorGrid,
+    anchor_grid,
+    feature_sizes,
+    grid_of_levels,
+    rounded_levels,
+)
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Objects
@@ -43,7 +50,7 @@ GRIDS = {
     "with gaps": anchor_grid(AnchorConfig(num_scales=2, anchor_scale=0.45), (128, 128)),
     "one cell": anchor_grid(AnchorConfig(), (1, 1)),
     "RetinaNet's": grid_of_levels(rounded_levels((128, 160), feature_sizes((128, 160), 7)[3:], sizes=RETINANET_SIZES)),
-    "proposals'": grid_of_levels(rounded_levels((100, 75), feature_sizes((100, 75), 6)[2:], sizes=PROPOSAL_SIZES)),
+    "proposals'": grid_of_levels(rounded_levels((100, 75), feature_sizes((100, 75), 6)[2:], sizes=proposal_sizes())),
     "SSD300's": grid_of_levels(ssd300_levels()),
 }
 
@@ -283,7 +290,7 @@ def test_the_published_matching_of_retinanet(golden_folder, case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_published_matching_of_proposals(golden_folder, case):
     golden = np.load(golden_folder / "families" / "maskrcnn_rpn_matcher.npz")
-    grid = grid_of_levels(rounded_levels((192, 256), feature_sizes((192, 256), 6)[2:], sizes=PROPOSAL_SIZES))
+    grid = grid_of_levels(rounded_levels((192, 256), feature_sizes((192, 256), 6)[2:], sizes=proposal_sizes()))
     targets = assigned(golden_objects(golden[f"{case}_boxes"]), grid, rule=RULES["proposals'"])
     found = np.where(targets.positive[0], 1, np.where(targets.ignored[0], -1, 0))
     np.testing.assert_array_equal(found, golden[f"{case}_labels"])

@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from efficientdet.plugins.mask_rcnn.proposal_anchors import PROPOSAL_SIZES
+from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SIZES,
+    AnchorConfig,
+    AnchorLevel,
+    anchor_grid,
+    feature_sizes,
+    grid_of_levels,
+    rounded_levels,
+)
 
 TWO_SHAPES = ((4.0, 8.0), (10.0, 2.0))
 
@@ -16,7 +23,7 @@ def retinanet_grid(image_size):
 
 
 def proposal_grid(image_size):
-    return grid_of_levels(rounded_levels(image_size, feature_sizes(image_size, 6)[2:], sizes=PROPOSAL_SIZES))
+    return grid_of_levels(rounded_levels(image_size, feature_sizes(image_size, 6)[2:], sizes=proposal_sizes()))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "exports",  # files of exported detectors: written, opened, compared with their checkpoint
         "prediction",  # a stored model opened; images, videos and cameras in, annotated copies and result files out
         "training",  # the loop and its parts
-        "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
         "operations",  # what each root script does, shared with the Python interface
         "plugins",  # what only some users need; found through program_support/plugins.py, imported by no other package
@@ -63,7 +62,6 @@ MOST_LINES_OF_A_FILE = 500
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
 MAY_BE_SMALL = {
     "efficientdet.optimization.build_step",  # one class for each backend, imported where the backend is known
-    "efficientdet.plugins.loggers.wandb",  # each logger is a file
 }
 ENTRY_POINTS = (
     "train",
@@ -83,7 +81,6 @@ SCRIPTS = (
     "dataset.create_coco_tfrecord",
     "dataset.create_pascal_tfrecord",
     "dataset.create_open_images_tfrecord",
-    "dataset.download_open_images",
     "dataset.synthetic",
 )
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is reported before
@@ -95,7 +92,7 @@ KNOWN_IN = {
     "jax": {
         "efficientdet.optimization.jax_step",
         "efficientdet.devices.runtime",
-        "efficientdet.devices.xla_settings",
+        "efficientdet.devices.runtime_environment",
         "efficientdet.devices.distributed",
         "efficientdet.devices.device",
         "efficientdet.plugins.jax_processes.jax_world",
@@ -109,7 +106,6 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
-        "efficientdet.plugins.streams.lines_and_zones",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },
@@ -122,8 +118,8 @@ KNOWN_IN = {
     "rasterio": {"dataset.files.image_windows"},
     "ray": {"efficientdet.plugins.cluster.ray_cluster"},
     "tensorboard": {"efficientdet.run_log.loggers"},
-    "trackers": {"efficientdet.plugins.streams.tracker"},
-    "supervision": {"efficientdet.plugins.streams.tracker", "efficientdet.inference.image_detections"},
+    "trackers": {"efficientdet.plugins.streams.tracks"},
+    "supervision": {"efficientdet.plugins.streams.tracks", "efficientdet.inference.image_detections"},
     "starlette": {
         "efficientdet.serving.application",
         "efficientdet.plugins.labeling.label_studio",
@@ -155,7 +151,7 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.exports.saved_model",
     "efficientdet.exports.export_artifacts",  # SavedModels are TensorFlow's
     "efficientdet.plugins.small_devices.litert_files",  # and so is the converter
-    "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
+    "efficientdet.operations.benchmark_model",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop",  # an export at the end
     "efficientdet.training.run",  # whether shapes may vary between steps
 }
@@ -527,8 +523,8 @@ def test_planted_violation_is_seen(tmp_path, rule, file, text, message):
 
 
 def test_slow_package_in_the_init_of_a_package_is_seen(tmp_path):
-    plant(tmp_path, "train.py", "from efficientdet.configuration.training_config import f")
-    plant(tmp_path, "efficientdet/configuration/training_config.py", "")
+    plant(tmp_path, "train.py", "from efficientdet.options.train import f")
+    plant(tmp_path, "efficientdet/options/train.py", "")
     plant(tmp_path, "efficientdet/__init__.py", "import keras")
     assert breaks_of_quick_start(tmp_path) == ["train imports keras by way of efficientdet"]
 

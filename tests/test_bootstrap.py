@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from object_detection.coco.bootstrap import interval, multiplicities, resampled
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import ground_truth_from_dataset
+from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset
 from object_detection.coco.matching import Comparison, Instances, ObjectFlags, box_overlap
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from dataset.conversion.format_recognition import recognize
+from dataset.conversion.any_format import recognize
 from dataset.files import bounded_files
 from dataset.files.bounded_files import read_json, read_regular_file
-from efficientdet.checkpoints.pretrained_weights import read_source
+from efficientdet.checkpoints.restore import read_source
 from program_support.errors import InputError
 
 

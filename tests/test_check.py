@@ -7,7 +7,7 @@ from PIL import Image
 
 from dataset.conversion import convert
 from dataset.conversion.convert import SizeDisagreement, UnusableImage, check_image
-from program_support.silenced_stderr import silenced_stderr
+from program_support.errors import silenced_stderr
 
 
 def photo(height=48, width=64, mode="RGB"):

@@ -9,8 +9,7 @@ from miniature import miniature_detector
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.pretrained_weights import load_matching_weights, read_source
-from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.restore import load_matching_weights, read_source, restore_detector
 from efficientdet.configuration.model_config import ModelConfig, checked_overrides, model_config, split_label_map
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import family_of

@@ -230,8 +230,6 @@ DAMAGES = {
     "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
     "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
-    "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
-    "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
     "category without name": (
         by_hand("categories", [{"id": 1}]),
         r"a category is \{'id': 1\}; expected an id and a name",

@@ -1,7 +1,6 @@
 import pytest
 
-from dataset.class_files import class_names_from, read_class_file
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, class_names_from, read_class_file
 from program_support.errors import InputError
 
 PETS = ClassNames((1, 2, 3), ("cat", "dög", "bird of prey"))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import ground_truth_from_dataset, read_ground_truth
 from program_support.errors import InputError
 
 

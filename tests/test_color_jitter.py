@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 from test_augmentation import picture
 
-from dataset.input.augmentation import ColorJitter
+from efficientdet.plugins.ssd.overlap_crop import ColorJitter
 
 NONE = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}

@@ -239,13 +239,8 @@ infer INFER --event_seconds=3 | --event_seconds needs --save=events
 infer INFER --max_offline_seconds=60 | --max_offline_seconds needs a camera or stream
 infer INFER --format=xml | --format=xml: 'xml' is unknown; expected any of coco, yolo, csv
 infer INFER --track | --track needs a video, camera or stream as --image_path, not only images
-infer INFER --count_line=0,0,1,1 | --count_line needs --track, which is missing
-infer INFER --zone=0,0,1,1 | --zone needs --track, which is missing
+infer INFER --count_line=0,0,1,1 | --count_line=0,0,1,1: has been removed: supervision's LineZone
 infer INFER --format=coco,mot | --format=mot needs --track, which is missing
-infer INFER --image_path=http://h/a.mp4 --track --count_line=1,2,3 | --count_line=1,2,3: expected [NAME:]X1
-infer INFER --image_path=http://h/a.mp4 --track --count_line=$(id):0,0,1,1 | --count_line=$(id):0,0,1,1: expected
-infer INFER --image_path=http://h/a.mp4 --track --zone=0,0,5,5,9,9 | --zone=0,0,5,5,9,9: has no area; expected
-infer INFER --image_path=http://h/a.mp4 --track --zone=a:0,0,1,1 --count_line=a:0,0,1,1 | two lines or zones have
 infer INFER --image_path=7 | --image_path=7: is a camera, not a file; expected a single camera
 infer INFER --saved_model_dir=/proc | --saved_model_dir=/proc: cannot write into this folder
 inspector --mode=infer | --mode=infer: python infer.py
@@ -286,8 +281,7 @@ doctor --images=/nowhere | --images=/nowhere: no such folder
 doctor --images=empty --annotations=/nowhere.json | /nowhere.json
 train TRAIN --eval_epochs=40,x | --eval_epochs=40,x: expected integers such as 40,50,55
 train TRAIN --eval_epochs=40,-1 | --eval_epochs=40,-1: expected at least 1
-train TRAIN --mlperf_division=shut | --mlperf_division
-train TRAIN --mlperf_ruleset=2 | --mlperf_ruleset=2: expected a version such as 2.1.0
+train TRAIN --mlperf_submission=shut | --mlperf_submission=shut: expected KEY=VALUE, KEY one of submission_benchmark
 inspector --batch_size=0 | --batch_size=0: expected at least 1
 inspector --hparams=qqq=1 | hparam qqq does not exist
 inspector --ckpt_path=nosuch | nosuch: there is no checkpoint
@@ -397,8 +391,7 @@ train --train_file_pattern=train-* --validation_file_pattern=val-* --model_dir=o
     --train_batch_size=2 --save_checkpoints_steps=5 --tf_random_seed=1 --strategy= --noprofile\
     --steps_per_execution=1 --run_epoch_in_child_process --ckpt=ckpt --backbone_ckpt=ckpt
 train TRAIN --mode=train --resume=ckpt --mlperf_log=out/new/log --testdev_dir=out/new/testdev\
-    --eval_epochs=40,50,55 --mlperf_division=closed --mlperf_organization=we --mlperf_ruleset=2.1.0\
-    --mlperf_status=cloud --mlperf_platform=DGX --mlperf_cache_cleared
+    --eval_epochs=40,50,55 --mlperf_submission=submission_division=closed,submission_org=we,cache_clear=True
 eval --val_file_pattern=val-* --model_dir=ckpt --output_json=out/new/numbers.json
 infer --image_path=a.jpg --ckpt_path=ckpt --output_dir=out --min_score_thresh=1 --tile=64x32 --overlap=0.9\
     --notile_whole --format=coco,csv --nosave_crops

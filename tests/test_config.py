@@ -3,15 +3,15 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))
@@ -68,7 +68,6 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     [
         ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
         ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
-        ({"mlperf_platform": " "}, "--mlperf_platform= : expected a name"),
         ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
         ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
         ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),

@@ -11,13 +11,12 @@ from log_lines import logged
 from miniature import build_miniature
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone
-from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.checkpoints.checkpoint import Description, existing_backbone, write_arrays
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop as train_loop
 from efficientdet.training import state as training_state
 from efficientdet.training.settings import with_conventions_of_resumed, with_conventions_of_start

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from dataset.input.augmentation import ResizeAndFlip
 from dataset.input.copy_paste import CopyPaste
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import training_dataset
 from dataset.input.resize import letterbox
 from dataset.input.tiling import PADDING

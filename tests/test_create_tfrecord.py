@@ -17,7 +17,7 @@ from text_tables import rows
 from dataset.class_names import ClassNames
 from dataset.conversion.class_numbering import VOC_NAMES
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 

@@ -8,11 +8,10 @@ import tensorflow as tf
 from miniature import miniature_detector
 from oracles import losses_of_batch, to_numpy
 
-from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.dense_losses import LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detection_model import losses as losses_of_outputs
 from model.detection_model import named_variables
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.structures import Batch, Objects, Targets
 

@@ -16,8 +16,7 @@ from efficientdet.plugins.mask_rcnn.regions import ProposalConfig
 from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
 from model.bifpn import BifpnConfig
-from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.dense_losses import LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_grid import AnchorLevel

@@ -66,7 +66,7 @@ def test_environments_are_alike_in_both_stages():
 def test_the_image_has_what_jobs_ask_for():
     [step] = [rest for rest in of("RUN", 0) if "use_environment" in rest]
     extras = re.search(r"use_environment ([a-z,-]+)", step)[1].split(",")
-    # Both engines of the recipes and of render.py; --mlperf_log of the six jobs and of the recipes; rayjob.yaml
+    # Both engines of the recipes and of the manifests; --mlperf_log of the six jobs and of the recipes; rayjob.yaml
     assert set(extras) == {"cuda", "jax-cuda", "mlperf", "ray-jobs"}
     known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) <= set(known)

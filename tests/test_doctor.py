@@ -10,11 +10,11 @@ from labeled import healthy, jpeg, picture, with_boxes, with_pictures, without_o
 from PIL import Image
 
 import efficientdet
+from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
-from dataset.conversion.labeled_annotations import labeled_annotations
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from efficientdet.data_checks.anchor_search import smallest_usable_size
 from efficientdet.data_checks.examination import alike_images, examine, numbers, quick_findings, write_page
 from efficientdet.data_checks.findings import Finding, as_hparams

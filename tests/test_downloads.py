@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_backbone, existing_checkpoint
 from efficientdet.families.published_files import PublishedFile, published_files
-from efficientdet.weights import get_weights, transfer
-from efficientdet.weights.downloads import cache_folder, cached_file, cached_weights, local_path
+from efficientdet.weights import transfer
+from efficientdet.weights.downloads import cache_folder, cached_file, cached_weights, local_path, main
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -399,8 +399,8 @@ def test_the_script_lists_helps_and_refuses():
 
 
 def test_the_script_brings_a_file(server, tmp_path, capsys):
-    assert get_weights.main(["drawn", str(tmp_path)]) == 0
+    assert main(["drawn", str(tmp_path)]) == 0
     assert capsys.readouterr().out.endswith(f"{tmp_path / NAME}: intact\n")
     assert (tmp_path / NAME).read_bytes() == CONTENT
-    assert get_weights.main(["drawn", str(tmp_path), "more"]) == 2
+    assert main(["drawn", str(tmp_path), "more"]) == 2
     assert "unexpected word 'more'" in capsys.readouterr().err

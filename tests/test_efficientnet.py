@@ -8,12 +8,12 @@ import pytest
 from oracles import to_numpy
 from unfilled import unfilled_weights
 
-from efficientdet.checkpoints.pretrained_weights import load_backbone, read_source
+from efficientdet.checkpoints.restore import load_backbone, read_source
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.registry import hyperparameters_of
 from model.detection_model import named_variables
-from model.efficientnet import build_backbone
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.efficientdet import build_backbone
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
 CHANNELS = {  # of levels 1 to 5, and the number of blocks; test_efficientdet.py counts the weights of all backbones

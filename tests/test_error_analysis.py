@@ -9,10 +9,8 @@ import pytest
 from coco_cases import BOX, OTHER, by_pycocotools, detections, ground_truth, rows_of
 
 from object_detection.coco.error_analysis import SHOWN_IOU, SIZES, ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import read_ground_truth
-from object_detection.coco.score_calibration import reliability
-from object_detection.coco.score_thresholds import best_threshold, thresholds_to_store
+from object_detection.coco.evaluation import CocoEvaluator, read_ground_truth
+from object_detection.coco.score_calibration import best_threshold, reliability, thresholds_to_store
 
 CAT, DOG = 3, 7
 THIRD = (400, 300, 50, 50)

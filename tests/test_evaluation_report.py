@@ -8,7 +8,7 @@ import pytest
 from drawn_records import draw_records
 from html_reading import Balanced
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
@@ -16,14 +16,12 @@ from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluato
 from efficientdet.evaluation.evaluate import record_numbers
 from efficientdet.evaluation.evaluation_report import (
     COLORS,
-    EvaluationReport,
     error_plots,
     evaluation_page,
     write_evaluation_report,
 )
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.results import DetectionRows
 from object_detection.structures import Detections
 from program_support.errors import InputError
@@ -84,9 +82,7 @@ def test_plots_of_the_worst_images(drawn, rows, found):
 
 def test_everything_is_on_the_page(found, tmp_path):
     picture = ("image <7>", np.zeros((8, 8, 3), np.uint8))
-    write_evaluation_report(
-        tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, plots=[picture], **found)
-    )
+    write_evaluation_report(tmp_path, "mine & theirs", facts={"records": "<val>"}, plots=[picture], **found)
     page = (tmp_path / "report.html").read_text()
     words = " ".join(Balanced(page).text)
     for wanted in (
@@ -112,9 +108,9 @@ def test_everything_is_on_the_page(found, tmp_path):
     (tmp_path / "report.json").unlink()
     (tmp_path / "report.json").mkdir()
     with pytest.raises(InputError, match=r"report.json: cannot be written \(Is a directory\)"):
-        write_evaluation_report(tmp_path, EvaluationReport(title="mine", **found))
+        write_evaluation_report(tmp_path, "mine", **found)
     masked = replace(found["measures"], mask_numbers=dict.fromkeys(found["measures"].numbers, 0.25))
-    words = Balanced(evaluation_page(EvaluationReport(title="t", measures=masked, analysis=found["analysis"]))).text
+    words = Balanced(evaluation_page("t", masked, found["analysis"])).text
     assert "Mask AP is reported below; all other sections are about boxes." in words
     assert any("mask AP 0.250" in word for word in words)
 
@@ -140,7 +136,7 @@ def test_many_classes_unknown_things_and_names_of_strangers(classes):
     for truth in ({**dataset, "annotations": []}, dataset):
         for some in (rows.chosen(np.zeros(classes, bool)), rows):
             evaluator = CocoEvaluator(ground_truth_from_dataset(truth, source="x"))
-            page = evaluation_page(EvaluationReport(title="t", **measured(evaluator, some)))
+            page = evaluation_page("t", **measured(evaluator, some))
             Balanced(page)
             assert "<script>" not in page
             assert "nan" not in page

@@ -11,9 +11,9 @@ import pytest
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
-from efficientdet.plugins.streams import event_clips
-from efficientdet.plugins.streams.event_clips import EventRecorder
+from efficientdet.plugins.streams import video_files as event_clips
 from efficientdet.plugins.streams.video import annotate_video
+from efficientdet.plugins.streams.video_files import EventRecorder
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))

@@ -19,8 +19,7 @@ from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.checkpoint_model import build_predict, exported_network
 from efficientdet.inference.predictor import host_predictor
 from efficientdet.inference.runtimes import Network
-from efficientdet.plugins.onnx.model import onnx_model
-from efficientdet.plugins.onnx.quantization import quantized
+from efficientdet.plugins.onnx.model import onnx_model, quantized
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs

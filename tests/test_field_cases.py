@@ -18,10 +18,10 @@ from text_tables import rows
 
 from dataset import create_tfrecord
 from dataset.conversion.annotations import NothingUsable
+from dataset.conversion.any_format import recognize
 from dataset.conversion.conversion_flags import refuse_without_usable_objects
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.conversion_report import Report, summary_lines
-from dataset.conversion.format_recognition import recognize
 from dataset.files.file_kinds import FileKind, kind_and_advice
 from program_support.errors import InputError
 

@@ -31,9 +31,9 @@ from standins import install
 from text_tables import rows
 
 from dataset.class_names import ClassNames
+from dataset.conversion.any_format import recognize
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.format_recognition import recognize
 from dataset.files.file_kinds import label_formats
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError

@@ -27,14 +27,14 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
-from efficientdet.plugins.small_devices.full_integer import integer_resize, write_frigate_files
+from efficientdet.plugins.small_devices.litert_files import integer_resize, write_frigate_files
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.detection_model import named_variables
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
-from object_detection.geometry.box_coding import FasterRcnnBoxCoder
+from object_detection.geometry.box_coding import BoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 from program_support.errors import InputError
 
@@ -254,9 +254,9 @@ def test_other_normalizations_become_part_of_the_network():
     assert integer_resize(tiny_lite(), letterbox((SIDE, SIDE))).padding == (127, 127, 127)
 
 
-def test_boxes_with_a_last_pixel_are_refused():
-    detector = tiny_lite(box_coder=FasterRcnnBoxCoder(last_pixel=True))
-    with pytest.raises(InputError, match="TFLite_Detection_PostProcess measures boxes from corner to corner"):
+def test_boxes_of_another_coder_are_refused():
+    detector = tiny_lite(box_coder=BoxCoder())
+    with pytest.raises(InputError, match="TFLite_Detection_PostProcess cannot decode the boxes"):
         detector.postprocessing.litert_operator()
 
 

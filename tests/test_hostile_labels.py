@@ -8,7 +8,7 @@ import pytest
 from label_sets import PICTURES, WRITERS, draw, read_parts, write
 from test_format_recognition import CVAT_IMAGE
 
-from dataset.conversion.labeled_annotations import labeled_annotations
+from dataset.conversion.any_format import labeled_annotations
 from program_support.errors import InputError
 
 FORMATS = ("coco", "labelme", "label_studio")

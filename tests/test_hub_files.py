@@ -8,9 +8,8 @@ import pytest
 from hub_server import COMMIT, forget_library
 from safetensors.numpy import save
 
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
-from efficientdet.checkpoints.pretrained_weights import read_source
+from efficientdet.checkpoints.checkpoint import Description, existing_backbone, existing_checkpoint, write_arrays
+from efficientdet.checkpoints.restore import read_source
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError

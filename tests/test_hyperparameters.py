@@ -23,7 +23,7 @@ from efficientdet.families.efficientdet.hyperparameters import (
 )
 from efficientdet.families.efficientdet.presets import BACKBONES
 from efficientdet.families.hyperparameters import height_and_width, stated_classes, with_overrides
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.registry import hyperparameters_of, model_names
 from model import bifpn
 from object_detection.geometry import box_geometry

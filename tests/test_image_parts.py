@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset.files.image_parts import image_parts
+from dataset.files.image_formats import image_parts
 
 
 def encoded(kind, *, size=(40, 30), mode="RGB", **settings):

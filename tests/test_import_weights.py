@@ -11,15 +11,14 @@ from oracles import TESTDATA, to_numpy
 from standins import install
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints import pretrained_weights as weights
+from efficientdet.checkpoints import restore as weights
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.pretrained_weights import Source, read_source
-from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.restore import Source, read_source, restore_detector
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.efficientdet.family import FAMILY, from_nvidia
 from model.bifpn import NearestResize
 from model.detection_model import named_variables
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.weight_arrays import check_against, is_object_based, model_arrays
 from program_support.errors import InputError
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import initializers
 
-from model.initial_values import draw_on_host
+from model.detection_model import draw_on_host
 
 
 def network_of(initializer):

@@ -12,8 +12,8 @@ from test_pipeline import NAMES, batches, config, image_of, written
 
 from dataset.input.augmentation import Augmentation, ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop
+from dataset.input.examples import InputConfig
 from dataset.input.ground_truth import ground_truth_of_records
-from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import fit_within, letterbox
 from dataset.records.schema import Record, RecordObject

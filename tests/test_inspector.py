@@ -8,7 +8,6 @@ import pytest
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.benchmark.measurements import benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
@@ -21,6 +20,7 @@ from efficientdet.exports.formats import SavedModel
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import checkpoint_model
 from efficientdet.inference.checkpoint_model import dry_run, load_model, summary
+from efficientdet.operations.benchmark_model import benchmark
 from efficientdet.options.export import InspectOptions
 from model.detection_model import named_variables
 from object_detection.coco.results import DetectionRows

@@ -82,11 +82,11 @@ def test_processes_without_a_place_are_refused(monkeypatch, variables, message):
         join_world(variables)
 
 
-def test_groups_and_parts_of_the_state_follow_from_all_devices(monkeypatch):
+def test_groups_follow_from_all_devices(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     monkeypatch.setattr(launch, "join", lambda *_, **__: World(rank=1, size=2, devices=2))
-    world = join_world({"JAX_NUM_PROCESSES": "2"}, group_size=2, shard_state=True)
-    assert (world.groups, world.state_parts) == (2, 4)
+    world = join_world({"JAX_NUM_PROCESSES": "2"}, group_size=2)
+    assert world.groups == 2
     with pytest.raises(InputError, match="--bn_group=3: expected 1 or a divisor of the number of devices, 4"):
         join_world({"JAX_NUM_PROCESSES": "2"}, group_size=3)
 
@@ -205,7 +205,7 @@ def test_a_process_that_hangs_or_ended_is_named():
 def trained(tmp_path_factory):
     """Folder of an undisturbed training, one that was stopped, killed and restarted, and one of a single process.
 
-    All have statistics of groups, accumulated parts of a batch, sharded optimizer state and calibrations.
+    All have statistics of groups, accumulated parts of a batch and calibrations.
     """
     folder = tmp_path_factory.mktemp("processes")
     drawn = draw_records(folder, images={"train": 15, "val": 5})
@@ -217,7 +217,6 @@ def trained(tmp_path_factory):
         "batch_size": 1,
         "accumulate_steps": 2,
         "bn_group": 2,
-        "shard_optimizer_state": True,
         "calibration_images": 8,
         "deterministic": True,
         "stop_epoch": 2,

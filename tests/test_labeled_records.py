@@ -10,14 +10,14 @@ from log_lines import logged
 from PIL import Image
 
 from dataset.class_names import ClassNames
+from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
-from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 ONE = ClassNames((1,), ("a",))

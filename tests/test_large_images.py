@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from dataset.class_names import ClassNames
+from dataset.conversion import shards
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding import shards
-from dataset.conversion.sharding.shards import convert, in_parts
+from dataset.conversion.shards import convert, in_parts
 from dataset.files import image_windows
 from dataset.files.image_windows import open_windows
 from dataset.input.tiling import Tiling

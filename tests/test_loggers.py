@@ -21,7 +21,7 @@ def config(*names, **hparams):
         loggers=names,
         benchmark=False,
         mlperf_log=None,
-        mlperf_ruleset=None,
+        mlperf_submission=(),
         hparams=SimpleNamespace(family=family, to_dict=lambda: hparams),
     )
 

@@ -13,7 +13,7 @@ from PIL import Image
 from text_tables import rows
 
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import ConversionConfig, convert
+from dataset.conversion.shards import ConversionConfig, convert
 from dataset.records.schema import parse_record
 from program_support.errors import InputError
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.pretrained_weights import Source, load_weights
+from efficientdet.checkpoints.restore import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import exported_network
 from efficientdet.inference.runtimes import copied
@@ -54,7 +54,7 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
     for arrays in (newer, published):
         source = Source("maskrcnn_resnet50_fpn_coco.pth", arrays, None)
         known = source.conventions(family)
-        assert known == {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+        assert known == {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
         detector = detector_of(classes=80, **{**known, "image_size": 64, "longer_side": 96})
         load_weights(detector.network, source, family=family, class_names=COCO_2017)
         loaded.append({name: np.asarray(value) for name, value in named_variables(detector.network).items()})

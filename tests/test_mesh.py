@@ -22,10 +22,9 @@ def found(tmp_path_factory):
 def test_several_devices_equal_one_with_the_complete_batch(found, one, several):
     """Reports of all steps, weights, batch statistics, their calibration, the average, and detections.
 
-    The options are accumulated parts of a batch, statistics of groups, and state in parts.
+    The options are accumulated parts of a batch and statistics of groups.
     """
     names = [name.removeprefix(f"{one}/") for name in found if name.startswith(f"{one}/")]
-    names.remove("bytes")
     assert len(names) > 70
     for name in names:
         np.testing.assert_allclose(
@@ -43,14 +42,6 @@ def test_devices_wait_for_each_other_in_no_loop(found):
     assert found["8/sums in loops"] == 0
 
 
-def test_a_device_holds_its_part_of_slots_and_averages(found):
-    names = [name for name in found if name.startswith("1/") and name.endswith(("moving_mean", "moving_variance"))]
-    averages = found["1/average"].size
-    slots = averages - sum(found[name].size for name in names)
-    saved = found["8/bytes"] - found["options/bytes"]
-    assert saved == pytest.approx(4 * (slots + averages) * 3 / 4, abs=4 * 16)
-
-
 def test_bfloat16_on_several_devices_is_close_to_float32(found):
     for step in range(3):
         loss = found[f"bfloat16/report/{step}/loss"]
@@ -64,8 +55,8 @@ def test_inference_uses_devices_that_can_share_a_batch(found):
     np.testing.assert_allclose(found["8/boxes of three images"], boxes, rtol=2e-5, atol=2e-5)
 
 
-def test_groups_and_parts_of_the_state_follow_from_the_devices(found):
-    assert list(found["world"]) == [8, 4, 2, 8]
+def test_groups_follow_from_the_devices(found):
+    assert list(found["world"]) == [8, 4, 2]
 
 
 def test_a_training_is_stopped_and_resumed_on_other_numbers_of_devices(tmp_path, with_jax):

@@ -6,8 +6,8 @@ import pytest
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import family_of
-from efficientdet.optimization.schedule import Schedule
-from efficientdet.plugins.loggers.mlperf import MlperfLog, benchmark, torch_parameters
+from efficientdet.optimization.optimizer import Schedule
+from efficientdet.plugins.loggers.mlperf import MlperfLog, submission, torch_parameters
 from efficientdet.run_log.journal import Journal
 from program_support.errors import InputError
 
@@ -19,12 +19,7 @@ def config(path, **changes):
     hparams = SimpleNamespace(optimizer="adam", weight_decay=0.0, lr_warmup_epoch=1.0, family=RETINANET, to_dict=dict)
     settings = {
         "mlperf_log": str(path),
-        "mlperf_ruleset": "2.1.0",
-        "mlperf_organization": "we",
-        "mlperf_division": "open",
-        "mlperf_status": "research",
-        "mlperf_platform": "8 x A100",
-        "mlperf_cache_cleared": False,
+        "mlperf_submission": ("submission_org=we", "submission_platform=8 x A100"),
         "seed": 1,
         "accumulate_steps": 1,
         "hparams": hparams,
@@ -77,40 +72,32 @@ def names_of_retinanet(golden_folder):
         yield "/".join([*layer.split("."), roles.get(role, role)])
 
 
-@pytest.mark.parametrize(("ruleset", "division"), [("2.1.0", "closed"), ("2.1.0", "open"), ("5.1.0", "closed")])
-def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division):
+@pytest.mark.parametrize(
+    ("ruleset", "changes"),
+    [
+        ("2.1.0", ("submission_division=closed",)),
+        ("2.1.0", ()),
+        ("5.1.0", ("submission_division=closed", "submission_benchmark=retinanet")),
+    ],
+)
+def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, changes):
     pytest.importorskip("mlperf_logging")
     names = list(names_of_retinanet(golden_folder))
     assert len(torch_parameters(names)) == len(set(torch_parameters(names))) == 89
-    write_training(config(tmp_path / "log", mlperf_ruleset=ruleset, mlperf_division=division), names)
+    settings = config(tmp_path / "log")
+    settings.mlperf_submission += changes
+    write_training(settings, names)
     assert verdict(tmp_path / "log", ruleset) == 0
 
 
-@pytest.mark.parametrize(
-    ("model", "ruleset", "name"),
-    [
-        ("retinanet-resnext50", None, "ssd"),
-        ("retinanet-resnext50", "2.0.0", "ssd"),
-        ("retinanet-resnext50", "4.1.0", "ssd"),
-        ("retinanet-resnext50", "5.0.0", "retinanet"),
-        ("retinanet-resnext50", "10.0.0", "retinanet"),
-        ("ssd300-resnet34", None, "ssd"),
-        ("ssd300-resnet34", "1.1.0", "ssd"),
-        ("mask-rcnn-resnet50", "0.5.0", "maskrcnn"),
-        ("efficientdet-d0", None, "efficientdet"),
-    ],
-)
-def test_the_benchmark_of_a_ruleset(model, ruleset, name):
-    assert benchmark(family_of(model), ruleset) == name
+def test_entries_of_a_submission():
+    assert submission(["cache_clear=True", "submission_org=a=b"]) == {"cache_clear": True, "submission_org": "a=b"}
 
 
-@pytest.mark.parametrize(
-    ("model", "ruleset", "expected"),
-    [("retinanet-resnext50", "1.1.0", "2.0.0 or later"), ("ssd300-resnet34", "2.0.0", "before 2.0.0")],
-)
-def test_a_ruleset_without_the_benchmark(model, ruleset, expected):
-    with pytest.raises(InputError, match=rf"--mlperf_ruleset={ruleset}: has no benchmark of .*{expected}"):
-        benchmark(family_of(model), ruleset)
+@pytest.mark.parametrize("item", ["submission_org", "submission_org=", "org=we"])
+def test_refuses_another_entry(item):
+    with pytest.raises(InputError, match=f"--mlperf_submission={item}: expected KEY=VALUE, KEY one of submission_"):
+        submission([item])
 
 
 def test_without_the_package(monkeypatch, tmp_path):

@@ -49,8 +49,7 @@ def logs(tmp_path_factory):
             "--eval_period=1",
             "--target_ap=0.34",
             "--hparams=image_size=64",
-            "--mlperf_organization=we",
-            "--mlperf_platform=1 x miniature",
+            "--mlperf_submission=submission_org=we,submission_platform=1 x miniature",
         ],
     }
     programs = [

@@ -24,7 +24,7 @@ WAYS = {
         "clip": True,
         "box_coder": FasterRcnnBoxCoder(log_size_limit=1.0),
     },
-    "corners are pixels": {"clip": True, "box_coder": FasterRcnnBoxCoder(last_pixel=True)},
+    "clipped": {"clip": True},
     "none suppressed": {"method": "none", "score_threshold": 0.3},
     "of each class": {
         "method": "hard",

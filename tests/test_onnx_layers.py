@@ -10,8 +10,8 @@ from other_family import OtherFamily, drawn
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network
 from efficientdet.plugins.onnx.graph import OnnxGraph
-from efficientdet.plugins.onnx.layers import add_network
 from efficientdet.plugins.onnx.model import onnx_model
+from efficientdet.plugins.onnx.translations import add_network
 from model.bifpn import SymmetricMaxPooling2D
 from program_support.errors import InputError
 

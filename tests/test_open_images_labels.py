@@ -11,7 +11,7 @@ from PIL import Image
 from text_tables import rows
 
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from efficientdet.plugins.label_formats import open_images
 from efficientdet.plugins.label_formats.open_images import read_open_images
 from efficientdet.plugins.label_formats.open_images_classes import MLPERF_FILE, selected_classes

@@ -14,16 +14,12 @@ from PIL import Image
 from test_get_open_images import HEADER, box
 from text_tables import rows
 
+from dataset.conversion import shards
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.convert import convert_shard
-from dataset.conversion.format_recognition import recognized
-from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding import shards
-from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from efficientdet.plugins.label_formats.open_images import read_open_images
-from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_open_images_tfrecord.py"
 COMMAND = [
@@ -91,7 +87,7 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 MISTAKES = rows("""
 --object_annotations_file= | --object_annotations_file is required
 --class_descriptions_file= | --class_descriptions_file is required
---object_annotations_file=coco.json | coco.json: is a COCO json, expected a csv of Open Images boxes
+--object_annotations_file=coco.json | coco.json: is not a CSV of Open Images boxes
 --object_annotations_file=images | images: cannot be read (it is a folder)
 --object_annotations_file=classes.csv | classes.csv: is not a CSV of Open Images boxes: its first line lacks
 --class_descriptions_file=boxes.csv | boxes.csv: line 1 is 'ImageID,
@@ -140,13 +136,3 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(place):
     (left / "boxes").touch()
     assert call(place, "--expect=mlperf-train").returncode == 2
     assert list((place / "out").iterdir()) == []
-
-
-def test_the_other_converters_point_here(place):
-    path = str(place / "boxes.csv")
-    with pytest.raises(InputError) as caught, recognized(path, expected=FileKind.COCO):
-        read_coco(object_annotations_file=path)
-    assert str(caught.value) == (
-        f"{path}: is a csv of Open Images boxes, expected a COCO json: use dataset/create_tfrecord.py "
-        f"--images=FOLDER --annotations={place}"
-    )

@@ -44,13 +44,6 @@ def by_file_name(truth, shown):
     return [{**entry, "image_id": names[entry["image_id"]]} for entry in perfect(truth)]
 
 
-def own_images(truth):
-    """Return a file of COCO's annotations with scores, whose images have other ids."""
-    new_id = {image["id"]: 70 + number for number, image in enumerate(truth["images"])}
-    images = [{"id": new_id[image["id"]], "file_name": f"some/{image['file_name']}"} for image in truth["images"]]
-    return {"images": images, "annotations": [{**e, "image_id": new_id[e["image_id"]]} for e in perfect(truth)]}
-
-
 WRITERS = {
     "ids": perfect,
     "ids as text": lambda truth: [{**entry, "image_id": str(entry["image_id"])} for entry in perfect(truth)],
@@ -59,7 +52,6 @@ WRITERS = {
     "file_name beside another id": lambda truth: [
         {**one, "image_id": 3, "file_name": one["image_id"]} for one in by_file_name(truth, str)
     ],
-    "images of its own": own_images,
 }
 
 
@@ -122,7 +114,7 @@ def test_a_single_image_and_images_without_objects_are_explained_in_a_line(drawn
         ({"category_id": "cat"}, "detection 0 has category id 'cat', expected one of 1, 2, 4, 7, 9"),
         ({"bbox": [1, 2, 3]}, "detection 0 has bbox [1, 2, 3], expected x, y, width and height in pixels"),
         ({"score": None}, "detection 0 has score None, expected a number"),
-        *((text, "is no file of results; expected COCO's list") for text in ("{}", '{"annotations": 3}', "[1]", "3")),
+        *((text, "is no file of results; expected COCO's list") for text in ("{}", "[1]", "3")),
     ],
 )  # fmt: skip
 def test_foreign_results_are_one_line(drawn, truth, tmp_path, change, message):

@@ -7,8 +7,7 @@ import tensorflow as tf
 from oracles import to_numpy
 
 from efficientdet.plugins.ssd.default_boxes import ssd300_levels
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import RETINANET_SIZES, feature_sizes, grid_of_levels, rounded_levels
 from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 from object_detection.structures import stacked
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host

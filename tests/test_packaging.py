@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 from packaging.markers import Marker
 
-from efficientdet.plugins.streams.tracker import TRACKERS
+from efficientdet.plugins.streams.tracks import TRACKERS
 from program_support import installation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,6 @@ PROGRAMS = (
     "dataset/create_coco_tfrecord.py",
     "dataset/create_pascal_tfrecord.py",
     "dataset/create_open_images_tfrecord.py",
-    "dataset/download_open_images.py",
     "dataset.synthetic",
 )  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").rglob("*.md")])

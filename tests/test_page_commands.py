@@ -268,7 +268,6 @@ FIRST = {
         "--image_path=rtsp://10.0.0.5/ch1": "--image_path=photo.jpg",
         "jq -c 'select(.detections != []) | [.time, .detections[].class]'": "cat",
         "--mqtt=mqtt://user:password@homeassistant.local:1883/cameras/door": "",
-        "--webhook=https://example.org/hooks/door": "",
     },
 }
 RUN = """

@@ -14,9 +14,8 @@ from dataset.conversion.conversion_options import ConvertOptions
 from dataset.create_tfrecord import convert_labels
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from model.dense_detector import DenseDetector
-from model.dense_losses import LossConfig
-from object_detection.assignment.assigner import classes_in_crowds
+from model.dense_detector import DenseDetector, LossConfig
+from object_detection.assignment.anchor_assignment import classes_in_crowds
 from object_detection.assignment.task_aligned import TaskAlignedAssigner
 from object_detection.structures import Objects
 from program_support.errors import InputError

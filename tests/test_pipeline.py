@@ -8,8 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.input.augmentation import ColorJitter
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import letterbox, stretch
 from dataset.records.record_index import index_records
@@ -197,7 +196,6 @@ def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
         config(),
         resize=stretch((32, 32), antialias=True),
         augmentation=OverlapCrop((32, 32)),
-        color_jitter=ColorJitter(),
         train_on_crowds=train_on_crowds,
     )
     first, second = batches(training_dataset(crowds, ssd), 2)
@@ -206,7 +204,7 @@ def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
     later = batches(training_dataset(crowds, ssd, first_position=4), 1)[0]
     for name in ("images", "positions", "sizes", "scales"):
         np.testing.assert_array_equal(getattr(later, name), getattr(second, name))
-    plain = replace(ssd, color_jitter=None)
+    plain = replace(ssd, augmentation=OverlapCrop((32, 32), color_jitter=None))
     assert (batches(training_dataset(crowds, plain), 1)[0].images != first.images).any(axis=(1, 2, 3)).all()
 
 

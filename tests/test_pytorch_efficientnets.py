@@ -12,14 +12,13 @@ from safetensors.numpy import save_file
 from torch_bytes import dictionary, integer, tensor, text, zipped
 
 from dataset.class_names import COCO_2017
-from efficientdet.checkpoints.pretrained_weights import load_backbone, load_weights, read_source
+from efficientdet.checkpoints.restore import load_backbone, load_weights, read_source
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.plugins.torch_weights.efficientnets import hyperparameters_of_torch, scheme_of
 from model.detection_model import named_variables, set_value
-from model.efficientdet import build_efficientdet
-from model.efficientnet import build_backbone
+from model.efficientdet import build_backbone, build_efficientdet
 from program_support.errors import InputError
 
 PYTORCH = {"padding": "symmetric", "epsilon": 1e-5}

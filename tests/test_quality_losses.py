@@ -10,7 +10,7 @@ from miniature import miniature_detector
 from oracles import to_numpy
 from test_dense_detector import batch_of, random_outputs, with_config
 
-from model.dense_losses import LossConfig
+from model.dense_detector import LossConfig
 from model.detection_model import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.assignment.task_aligned import TaskAlignedAssigner

@@ -76,7 +76,7 @@ def bench(tmp_path, monkeypatch):
         ("train", TRAINS),
         ("quickstart", TRAINS),
         ("eval", EVALUATES),
-        ("benchmarks/recipe_samples", MEASURES_SAMPLES),
+        ("benchmarks/recipe_tables", MEASURES_SAMPLES),
         ("dataset/create_tfrecord", CONVERTS),
     ):
         (root / f"{name}.py").write_text(PROGRAM.format(calls=str(calls)) + content)
@@ -119,7 +119,7 @@ def test_finished_cells_are_skipped_and_an_interrupted_one_is_run_again(bench, t
     assert outcome["val"]["AP"] == 0.37
     assert outcome["cpu_seconds"] > minutes > 0
     assert run(*cells, splits=("val", "test")) == []
-    assert [program for program, _ in calls()[6:]] == ["eval", "recipe_samples"] * 3
+    assert [program for program, _ in calls()[6:]] == ["eval", "recipe_tables"] * 3
     (_, evaluated), (_, sampled) = calls()[6:8]
     assert sampled["results"] == f"{evaluated['testdev_dir']}/detections_test-dev2017_test_results.json"
     assert sampled["records"] == evaluated["val_file_pattern"]

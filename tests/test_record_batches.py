@@ -12,8 +12,8 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
 from dataset.class_names import ClassNames
+from dataset.input.examples import InputConfig
 from dataset.input.ground_truth import ground_truth_of_records
-from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.record_batches import input_error
 from dataset.records import record_index

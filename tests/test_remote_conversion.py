@@ -17,8 +17,8 @@ from s3_server import BUCKET, s3_server
 
 from dataset.conversion.conversion_options import ConvertOptions
 from dataset.create_tfrecord import convert_labels
+from efficientdet.plugins.cluster import storage
 from efficientdet.plugins.cluster.remote_files import cache_folder
-from efficientdet.plugins.cluster.storage import FsspecStorage
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,13 +154,13 @@ def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_v
         subprocess.run([sys.executable, "-c", program, tmp_path / "tasks"], env=environment, cwd=ROOT, check=True)
         assert not elsewhere.exists()
 
-    monkeypatch.setattr("dataset.conversion.sharding.shards.convert_shards", on_another_machine)
+    monkeypatch.setattr("dataset.conversion.shards.convert_shards", on_another_machine)
     convert(f"s3://{BUCKET}/data", f"s3://{BUCKET}/records", val_fraction=0, num_shards=2)
     assert remote_files(bucket) == without_val
 
 
 def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
-    uploaded, upload = [], FsspecStorage.upload_shard
+    uploaded, upload = [], storage.upload_shard
 
     def upload_two(task):
         if len(uploaded) == 2:
@@ -168,7 +168,7 @@ def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
         uploaded.append(task.finished_path.name)
         upload(task)
 
-    monkeypatch.setattr(FsspecStorage, "upload_shard", staticmethod(upload_two))
+    monkeypatch.setattr(storage, "upload_shard", upload_two)
     with pytest.raises(InputError, match="the network is gone"):
         convert(data, f"s3://{BUCKET}/records")
     assert {*remote_files(bucket)} == {*uploaded}
@@ -176,9 +176,9 @@ def test_another_machine_resumes(bucket, data, expected, tmp_path, monkeypatch):
     first = {*uploaded}
     uploaded.clear()
     monkeypatch.setattr(
-        FsspecStorage,
+        storage,
         "upload_shard",
-        staticmethod(lambda task: (uploaded.append(task.finished_path.name), upload(task))),
+        lambda task: (uploaded.append(task.finished_path.name), upload(task)),
     )
     convert(data, f"s3://{BUCKET}/records")
     assert len(uploaded) == 4

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tiny_records
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import StreamOrder, epoch_length, training_dataset
 from dataset.records.record_index import index_records
 

@@ -37,7 +37,7 @@ from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables
-from object_detection.coco.ground_truth import read_ground_truth
+from object_detection.coco.evaluation import read_ground_truth
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths

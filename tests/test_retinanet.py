@@ -12,7 +12,7 @@ import tensorflow as tf
 from torch_recipe import drawn_steps, named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights, load_weights
+from efficientdet.checkpoints.restore import Source, load_backbone, load_matching_weights, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.optimization.optimizer import build_optimizer, weights_rate_factors

@@ -5,7 +5,7 @@ import pytest
 from text_tables import rows
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
 
 
 def from_epochs(peak, *, steps_per_epoch, **hparams):

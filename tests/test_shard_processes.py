@@ -14,7 +14,7 @@ import pytest
 from heeded_signals import heeding_ctrl_c
 from PIL import Image
 
-from dataset.conversion.sharding import shard_processes
+from dataset.conversion import shard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 10

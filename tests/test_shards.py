@@ -16,7 +16,7 @@ from dataset.conversion import convert as convert_module
 from dataset.conversion.conversion_flags import default_num_shards
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.sharding.shards import ConversionConfig, convert
+from dataset.conversion.shards import ConversionConfig, convert
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from program_support import atomic_files

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
     *sorted(path.name for path in ROOT.glob("*.py")),
     *(f"dataset/{path.name}" for path in sorted((ROOT / "dataset").glob("create_*.py"))),
-    "dataset/download_open_images.py",
     "dataset/synthetic.py",
 ]
 # What a compilation or a long step looks like to Python: a call that gives the interpreter up and does not come back.
@@ -95,7 +94,7 @@ def test_the_one_who_listened_before_hears_again():
 
 def stopping_training(*, unsaved, then=BUSY, ranks=1):
     return (
-        "from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
+        "from efficientdet.training import guards\nfrom efficientdet.devices.distributed import World\n"
         f"with interruption.StopRequest(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}, "
         "patience=0.3, report_after=0.3) as stop_request:\n"
         f"    {then}"
@@ -157,7 +156,7 @@ class _Ranks:
 
 
 def test_all_ranks_leave_together():
-    from efficientdet.training.interruption import Interrupted, StopRequest
+    from efficientdet.training.guards import Interrupted, StopRequest
 
     with StopRequest(_Ranks(other=False), saved_step=int, unsaved_steps=int) as stop_request:
         assert list(stop_request.interruptible("abc")) == ["a", "b", "c"]

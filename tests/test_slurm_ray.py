@@ -45,8 +45,8 @@ trap 'exit 1' TERM
 while :; do sleep 0.1; done
 """
 PYTHON = r"""
-[[ "$1" != -c ]] || { echo 23456; exit; }
-[[ "$1" == */ray_nodes.py ]] || exec "$REAL_PYTHON" "$@"
+[[ "$1" != -c || "$2" == *ray.nodes* ]] || { echo 23456; exit; }
+[[ "$1" == -c ]] || exec "$REAL_PYTHON" "$@"
 wc -l <"$RECORD.joined"
 """
 

@@ -10,18 +10,17 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from dataset.input.augmentation import ColorJitter
 from dataset.input.resize import stretch
-from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_matching_weights
+from efficientdet.checkpoints.restore import Source, load_backbone, load_matching_weights
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.inference.runtimes import Network, copied
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
 from efficientdet.plugins.onnx.graph import OnnxGraph
 from efficientdet.plugins.onnx.model import onnx_model
 from efficientdet.plugins.ssd.network import build_ssd
-from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
+from efficientdet.plugins.ssd.overlap_crop import ColorJitter, OverlapCrop
 from model.detection_model import named_variables
 from object_detection.onnx_nodes import not_suppressed
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
@@ -225,4 +224,4 @@ def test_the_input_is_the_published_one():
     jitter = ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05)
     for model, expected in ((MODEL, jitter), ("efficientdet-d0", None)):
         config = input_config(hyperparameters_of(model, {}), class_names=COCO_2017, batch_size=1)
-        assert config.color_jitter == expected
+        assert config.augmentation.color_jitter == expected

@@ -7,8 +7,14 @@ import tensorflow as tf
 from oracles import to_numpy
 
 from object_detection.assignment.task_aligned import TaskAlignedAssigner
-from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SIZES,
+    AnchorConfig,
+    anchor_grid,
+    feature_sizes,
+    grid_of_levels,
+    rounded_levels,
+)
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER
 from object_detection.structures import Objects
 

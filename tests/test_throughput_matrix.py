@@ -29,7 +29,7 @@ from throughput_cells import (  # noqa: E402
     run_cell,
     training_figures,
 )
-from throughput_tables import write_tables  # noqa: E402
+from throughput_matrix import write_tables  # noqa: E402
 
 SETTINGS = {
     "commit": "abc",

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import RandomTile
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import epoch_length, evaluation_dataset, training_dataset
 from dataset.input.resize import letterbox
 from dataset.input.tiling import Tiling, tiles_per_epoch

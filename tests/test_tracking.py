@@ -1,4 +1,4 @@
-"""Tracks: identities against the library called by hand, counts by hand, the track file read back."""
+"""Tracks: identities against the library called by hand, the track file read back."""
 
 import pickle
 from contextlib import closing
@@ -10,27 +10,22 @@ import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.video_frames import TrackSettings
-from efficientdet.plugins.streams.lines_and_zones import TrackCounts
-from efficientdet.plugins.streams.tracker import Tracker, require_trackers
-from efficientdet.plugins.streams.tracks import VideoTracks
+from efficientdet.plugins.streams.tracks import Tracker, VideoTracks, require_trackers
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 9), ("ball", "fish", "star"))
 SIZE = (240, 320)
 FRAME = np.zeros((*SIZE, 3), np.uint8)
-LIVE = {*range(1000)}
 
 
-def detected(*objects, track_ids=None):
+def detected(*objects):
     """Detections of a frame, (x, y, width, height, score, category id) each."""
     values = np.array(objects, np.float64).reshape(-1, 6)
     boxes = np.stack([values[:, 1], values[:, 0], values[:, 1] + values[:, 3], values[:, 0] + values[:, 2]], axis=-1)
-    rows = DetectionRows.of_image(
+    return DetectionRows.of_image(
         boxes.astype(np.float32), values[:, 4].astype(np.float32), values[:, 5].astype(np.int64)
     )
-    return rows if track_ids is None else rows._replace(track_ids=np.array(track_ids, np.int64))
 
 
 def moving_boxes(frames, *, objects=9, seed=0):
@@ -111,17 +106,15 @@ def test_a_track_ends_after_a_second():
     times = [0, 0.04, 0.9, 1.0, 2.5, 2.54, 2.5, 2.5]  # the last ones do not increase
     ids = [tracked.update(detected(box), seconds).track_ids.tolist() for seconds in times]
     assert ids == [[], [1], [1], [1], [], [2], [2], [2]]
-    assert tracked.live_ids == {2}
     assert tracked.update(detected(), 9).track_ids.tolist() == []
-    assert tracked.live_ids == set()
 
 
 def test_memory_does_not_grow_with_the_number_of_tracks():
-    tracks = VideoTracks(TrackSettings(lines=["0.5,0,0.5,1"], zones=["0,0,1,1"]), ScoreThresholds(), NAMES)
+    tracks = VideoTracks(None, ScoreThresholds(), NAMES)
     sizes = []
-    for number in range(600):  # a new object every 3 frames, on both sides of the line
+    for number in range(600):  # a new object every 3 frames
         x = 20 + 100 * (number // 3 % 3)
-        tracks.update(detected((x, 10, 40, 40, 0.9, (1, 2, 9)[number // 3 % 3])), FRAME, number * 0.5)
+        tracks.update(detected((x, 10, 40, 40, 0.9, (1, 2, 9)[number // 3 % 3])), number * 0.5)
         if number % 300 == 299:
             sizes.append(len(pickle.dumps(tracks)))
     assert "tracks: 200" in str(tracks)
@@ -134,113 +127,6 @@ def test_a_missing_package_is_named(monkeypatch):
         require_trackers(asked_by="--track")
 
 
-# Lines and zones
-
-
-def counted(counts, *places, track_id=1, side=20, category_id=1):
-    """Move the center of an object through places."""
-    for x, y in places:
-        box = (x - side / 2, y - side / 2, side, side, 0.9, category_id)
-        counts.update(detected(box, track_ids=[track_id]), NAMES, live_ids=LIVE, size=SIZE)
-
-
-def line_counts(text, *places):
-    counts = TrackCounts(lines=[text])
-    counted(counts, *places)
-    return counts.lines[0].entered.total(), counts.lines[0].left.total()
-
-
-@pytest.mark.parametrize(
-    ("line", "places", "expected"),
-    [
-        ("100,200,100,0", [(80, 100), (120, 100)], (1, 0)),  # upwards: to the right is in
-        ("100,200,100,0", [(120, 100), (80, 100)], (0, 1)),
-        ("100,0,100,200", [(80, 100), (120, 100)], (0, 1)),
-        ("0,100,300,100", [(80, 80), (80, 120)], (1, 0)),  # to the right: downwards is in
-        ("0.3125,1,0.3125,0", [(80, 100), (120, 100)], (1, 0)),  # 100 of 320 pixels
-        ("100,200,100,0", [(80, 210), (120, 210)], (0, 0)),  # past its end
-        ("100,200,100,0", [(80, 100), (80, 210), (120, 210), (120, 100)], (0, 0)),  # around its end
-        ("100,200,100,0", [(80, 100), (101, 100), (99, 100), (101, 100), (80, 100)], (0, 0)),  # trembles on it
-        ("100,200,100,0", [(80, 100), (101, 100), (99, 100), (120, 100)], (1, 0)),
-        ("100,200,100,0", [(80, 100), (120, 100), (80, 100), (120, 100)], (2, 1)),
-        ("100,200,100,0", [(120, 100), (150, 100)], (0, 0)),
-        ("0,0,200,200", [(50, 20), (20, 50)], (1, 0)),
-        ("200,200,0,0", [(50, 20), (20, 50)], (0, 1)),
-    ],
-)
-def test_crossings_of_a_line(line, places, expected):
-    assert line_counts(line, *places) == expected
-
-
-def test_a_crossing_is_counted_where_the_object_was_hidden_at_the_line():
-    counts = TrackCounts(lines=["gate:100,200,100,0"])
-    counted(counts, (60, 100))
-    for _ in range(10):
-        counts.update(detected(track_ids=[]), NAMES, live_ids={1}, size=SIZE)
-    counted(counts, (140, 100), category_id=1)
-    counted(counts, (140, 100), (60, 100), track_id=2, category_id=9)
-    assert str(counts) == "gate: in 1 (ball 1), out 1 (star 1)"
-    assert counts.to_json()["lines"] == [{"name": "gate", "in": {"ball": 1}, "out": {"star": 1}}]
-
-
-@pytest.mark.parametrize(
-    ("zone", "inside", "outside"),
-    [
-        ("100,50,200,150", [(101, 51), (199, 149)], [(99, 100), (201, 100), (150, 49), (150, 151)]),
-        ("200,150,100,50", [(101, 51), (199, 149)], [(99, 100), (201, 100)]),  # the other corners
-        ("0.5,0.5,1,1", [(161, 121), (319, 239)], [(159, 121), (161, 119)]),
-        ("0,0,200,0,0,200", [(10, 10), (98, 98)], [(102, 102), (190, 190)]),
-        ("0,0,200,0,200,200,100,200,100,100,0,100", [(50, 50), (150, 150)], [(50, 150)]),  # an L
-    ],
-)
-def test_places_in_a_zone(zone, inside, outside):
-    for places, expected in ((inside, 1), (outside, 0)):
-        for place in places:
-            counts = TrackCounts(zones=[zone])
-            counted(counts, place)
-            assert counts.zones[0].inside.total() == expected, place
-
-
-def test_visitors_of_a_zone_are_counted_once():
-    counts = TrackCounts(zones=["yard:100,50,200,150", "0,0,10,10"])
-    counted(counts, (50, 50), (150, 100), (50, 50), (150, 100))
-    two = detected((110, 60, 20, 20, 0.9, 1), (150, 60, 20, 20, 0.9, 2), track_ids=[1, 2])
-    counts.update(two, NAMES, live_ids=LIVE, size=SIZE)
-    assert str(counts) == "yard: 2 (ball 1, fish 1), at most 2 at a time\nzone 2: 0, at most 0 at a time"
-    counts.update(detected(track_ids=[]), NAMES, live_ids=LIVE, size=SIZE)
-    assert counts.zones[0].inside.total() == 0
-    assert counts.zones[0].visitors == {"ball": 1, "fish": 1}
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        ("lines", "1,2,3", "expected [NAME:]X1,Y1,X2,Y2"),
-        ("lines", "5,5,5,5", "two different points"),
-        ("lines", "1,2,3,4,5,6", "two different points"),
-        ("lines", "0,0,1e9,1", "expected [NAME:]X1,Y1,X2,Y2"),
-        ("lines", "0.5,0,320,240", "mixes pixels and fractions"),
-        ("lines", "gate\nof:0,0,1,1", "expected [NAME:]X1,Y1,X2,Y2"),
-        ("zones", "0,0", "has no area"),
-        ("zones", "0,0,0,9", "has no area"),
-        ("zones", "0,0,1", "expected [NAME:]X1,Y1,X2,Y2 (a rectangle)"),
-        ("zones", ",".join(["1", "2"] * 101), "has no area"),
-    ],
-)
-def test_refuses_other_lines_and_zones(kind, text, message):
-    with pytest.raises(InputError) as raised:
-        TrackCounts(**{kind: [text]})
-    assert message in str(raised.value)
-    assert str(raised.value).startswith("--count_line=" if kind == "lines" else "--zone=")
-
-
-def test_refuses_two_of_a_name_and_places_outside_the_frame():
-    with pytest.raises(InputError, match="two lines or zones have the name 'a'"):
-        TrackCounts(lines=["a:0,0,1,1"], zones=["a:0,0,1,1"])
-    with pytest.raises(InputError, match="zone 1: lies outside the frames, which have 320x240 pixels"):
-        counted(TrackCounts(zones=["400,10,500,90"]), (1, 1))
-
-
 # Track files
 
 
@@ -248,12 +134,11 @@ def test_refuses_two_of_a_name_and_places_outside_the_frame():
 def written(tmp_path_factory):
     """The track file of 60 drawn frames, and what was tracked in each."""
     folder = tmp_path_factory.mktemp("tracks") / "mot"
-    settings = TrackSettings(zones=["all:0,0,1,1"], mot_folder=folder)
-    tracks = VideoTracks(settings, ScoreThresholds(), NAMES)
+    tracks = VideoTracks(folder, ScoreThresholds(), NAMES)
     rows = []
     for number, (found, _) in enumerate(moving_boxes(60, objects=12, seed=1)):
         found = found.chosen(np.arange(len(found.scores)) != number % 17)  # gaps in tracks
-        rows.append(tracks.update(found, FRAME, number / 25))
+        rows.append(tracks.update(found, number / 25))
     assert tracks.write("drawn") == [folder / "drawn.txt"]
     tracks.close()
     return folder, rows
@@ -286,7 +171,7 @@ def test_the_mot_file_is_what_its_tools_read(written):
 
 
 def test_a_track_file_that_cannot_be_written_is_named(tmp_path):
-    tracks = VideoTracks(TrackSettings(mot_folder=tmp_path / "mot"), ScoreThresholds(), NAMES)
+    tracks = VideoTracks(tmp_path / "mot", ScoreThresholds(), NAMES)
     (tmp_path / "mot").write_text("a file")
     with closing(tracks), pytest.raises(InputError, match=r"drawn.txt: cannot be written"):
         tracks.write("drawn")
@@ -306,11 +191,9 @@ def test_frames_are_tracked_in_python(batch_size):
     frames = [FRAME] * 20
     expected = tracker()
     by_hand = [expected.update(rows) for rows, _ in moving_boxes(20)]
-    counts = TrackCounts(zones=["0,0,1,1"])
-    results = list(detector(batch_size).track(iter(frames), counts=counts))
+    results = list(detector(batch_size).track(iter(frames)))
     assert [one.track_ids.tolist() for one in results] == [rows.track_ids.tolist() for rows in by_hand]
     assert len(results[-1]) >= 5
-    assert counts.zones[0].visitors.total() == max(max(one.track_ids, default=0) for one in results)
     assert f"#{results[-1].track_ids[0]} 0." in repr(results[-1])
     assert [row["track_id"] for row in results[-1].to_coco()] == results[-1].track_ids.tolist()
     assert results[-1].to_supervision().tracker_id.tolist() == results[-1].track_ids.tolist()

@@ -24,7 +24,6 @@ from efficientdet.checkpoints import provenance, restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
@@ -32,13 +31,14 @@ from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.optimization.build_step import build_train_step
+from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal
-from efficientdet.training import guards, reporter, validation
+from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
 from efficientdet.training import settings as training_settings
 from efficientdet.training import state as training_state
-from efficientdet.training.interruption import StopRequest
+from efficientdet.training.guards import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.run import Run
 from efficientdet.training.state import initial_state
@@ -169,7 +169,7 @@ def thresholds_in(path):
 
 
 def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbroken):
-    """Of averaged weights and of raw ones after each of three epochs."""
+    """After each of three epochs."""
     folder, _ = unbroken
     first, second, third, final = (thresholds_in(folder / f"metrics-{name}.json") for name in (1, 2, 3, "final"))
     assert len({first, second, third}) == 3
@@ -178,8 +178,7 @@ def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbr
         thresholds_in(folder / name) for name in ("ckpt-final", "ckpt", "emackpt-final", "ema_weights/emackpt-2")
     ] == [third, third, third, second]
     best = read_description(str(folder / "emackpt-best"))
-    averaged = (first, second, third)[best.run["best_epoch"] - 1]
-    assert (best.score_thresholds["overall"] == averaged) == (best.weights == "averaged")
+    assert best.score_thresholds["overall"] == (first, second, third)[best.run["best_epoch"] - 1]
 
 
 def log_of(folder, name="time_log.txt"):
@@ -324,10 +323,10 @@ class FailingLogger:
     ("module", "name", "warning"),
     [
         (provenance, "project_version", "no provenance.json: RuntimeError: broken"),
-        (reporter, "checksums", "no provenance.json: RuntimeError: broken"),
-        (reporter, "draw_detections", "the report is incomplete: RuntimeError: broken"),
-        (reporter, "write_measures", "the report is incomplete: RuntimeError: broken"),
-        (reporter, "write_report", "the report is incomplete: RuntimeError: broken"),
+        (validation, "checksums", "no provenance.json: RuntimeError: broken"),
+        (validation, "draw_detections", "the report is incomplete: RuntimeError: broken"),
+        (validation, "write_measures", "the report is incomplete: RuntimeError: broken"),
+        (validation, "write_report", "the report is incomplete: RuntimeError: broken"),
         (Journal, "finish", "the report is incomplete: RuntimeError: broken"),
         (coco_evaluation, "default_resamples", "no confidence intervals: RuntimeError: broken"),
         (run_module, "store_thresholds", "no score thresholds beside the final weights: RuntimeError: broken"),
@@ -345,24 +344,6 @@ def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatc
     out = capsys.readouterr().out
     assert f"{warning}; the weights are not affected\n" in out
     assert f"report: {tmp_path}/out/report.html" in out
-
-
-@pytest.mark.usefixtures("standin_step")
-def test_records_of_an_earlier_part_of_the_training_stay_known(drawn, tmp_path, capsys):
-    """Also where no step is left for the new ones."""
-
-    def trained(**settings):
-        train(config(drawn, tmp_path, {"num_epochs": 1}, **settings))
-        return json.loads(
-            (tmp_path / "provenance.json").read_text()
-        ), "on other records before" in capsys.readouterr().out
-
-    first, told = trained()
-    assert ("earlier_records" in first, told) == (False, False)
-    assert not trained()[1]
-    for _ in range(2):
-        other, told = trained(records=drawn.records("val"))
-        assert (other["earlier_records"], told) == ([first["files"]["records"]], True)
 
 
 def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
@@ -500,24 +481,24 @@ def run_of(settings, journal, world):
     return Run(settings, Runtime(precision="float32", use_xla=False), journal, world, clock=time.monotonic)
 
 
-def validated(drawn, folder, averaged, raw, **changes):
+def validated(drawn, folder, values, **changes):
     """A run after epochs in which nothing is trained and the APs of the weights are these."""
     with Journal(folder) as journal:
         run = run_of(config(drawn, folder, **changes), journal, World())
         validations = validation.Validation(run, StopRequest(World(), saved_step=int, unsaved_steps=int))
         run.start()
-        for epoch, values in enumerate(zip(averaged, raw, strict=True), start=1):
+        for epoch, value in enumerate(values, start=1):
             assert run.reason_to_stop == ""
             run.state.step += STEPS
             run.state.average.packed.assign(run.state.average.packed.value + 1.0)
-            evaluations = [validation.Evaluation(measures(value), None) for value in values]
-            validations._evaluate = Mock(return_value=dict(zip(("averaged", "raw"), evaluations, strict=True)))
+            run.state.score_thresholds = measures(value).score_thresholds
+            validations.averaged = Mock(return_value=validation.Evaluation(measures(value), None))
             validations.evaluate_epoch(epoch)
     return run
 
 
 def test_the_best_weights_and_patience(drawn, tmp_path):
-    run = validated(drawn, tmp_path, [0.1, 0.3, 0.28], [0.2, 0.25, 0.3], patience=1)
+    run = validated(drawn, tmp_path, [0.1, 0.3, 0.3], patience=1)
     assert run.reason_to_stop == "AP has not improved in 1 evaluations: stopping after epoch 3"
     best, arrays = read_description(str(tmp_path / "emackpt-best")), read_arrays(str(tmp_path / "emackpt-best"))
     assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
@@ -526,17 +507,10 @@ def test_the_best_weights_and_patience(drawn, tmp_path):
         np.testing.assert_allclose(arrays[name] + 1.0, average, atol=1e-6, err_msg=name)
 
 
-def test_raw_weights_may_be_the_best(drawn, tmp_path):
-    run = validated(drawn, tmp_path, [0.1], [0.12])
-    assert read_description(str(tmp_path / "emackpt-best")).weights == "raw"
-    arrays = read_arrays(str(tmp_path / "emackpt-best"))
-    assert all((arrays[name] == array).all() for name, array in run.state.raw_by_name().items())
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("standin_step")
 def test_a_target_is_reached_by_a_resumed_training(drawn, tmp_path, capsys, monkeypatch):
-    average_precision = iter([0.1, 0.12, 0.1, 0.2])
+    average_precision = iter([0.12, 0.2])
     monkeypatch.setattr(
         "object_detection.coco.evaluation.CocoEvaluator.evaluate",
         # With intervals it measures the last detections again
@@ -593,7 +567,7 @@ class Killed(BaseException):
 def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, tmp_path, monkeypatch):
     """The best weights are never older than the numbers, and an evaluation that was cut short is done again."""
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
-    places = {"write_arrays": validation, "write_measures": reporter}
+    places = {"write_arrays": validation, "write_measures": validation}
     writes, original = [], {name: getattr(module, name) for name, module in places.items()}
 
     def dying_before(write, number):

@@ -67,20 +67,19 @@ def test_a_long_curve_is_thinned_to_what_can_be_seen():
     assert (points[0], points[-1]) == ("66.0,10.0", "412.0,10.0")
 
 
-def test_long_times_nothing_to_measure_and_what_the_two_curves_of_ap_are():
+def test_long_times_nothing_to_measure_and_what_the_curve_of_ap_is():
     curve = [(1, 0.254), (2, 0.3)]
     text = training_page(
         RunSummary(
             title="t",
             seconds={"compute": 1110.2},
             numbers={"AP": 0.25, "APs": -1.0},
-            curves={"validation/AP": curve, "validation/AP_raw": curve},
+            curves={"validation/AP": curve},
         )
     )
     assert "1110.2 s" in text
     assert "-1.0000" not in text
-    assert "AP (averaged weights)" in text
-    assert "AP_raw (weights of the last step)" in text
+    assert "AP (IoU 0.50:0.95) of the averaged weights" in text
 
 
 def test_nothing_is_known():

@@ -7,9 +7,9 @@ import pytest
 from label_sets import WRITERS, Label, Picture, read_parts, write
 from PIL import Image
 
+from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.labeled_annotations import labeled_annotations
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shards import convert
 from dataset.files.image_files import encode_image, upright_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images

@@ -17,10 +17,10 @@ from dataset.input.pipeline import original_images
 from dataset.records.record_files import expand_glob, value_range_of_records
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints.description import Description
-from efficientdet.evaluation.image_folder import open_data
 from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
 from efficientdet.operations import train_model
+from efficientdet.operations.evaluate_model import open_data
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions

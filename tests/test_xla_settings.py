@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from efficientdet.devices import xla_settings
-from efficientdet.devices.xla_settings import announced_compilation, launch_convolutions_in_graphs
+from efficientdet.devices import runtime_environment
+from efficientdet.devices.runtime_environment import announced_compilation, launch_convolutions_in_graphs
 
 FLAGS = (
     "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,DYNAMIC_SLICE_FUSION,"
@@ -16,8 +16,8 @@ FLAGS = (
 
 def flags_of(monkeypatch, *, given=None, plugin="jax_cuda12_plugin", version="0.10.2"):
     """Return XLA_FLAGS after the call, on a machine that seems to have this plugin and jaxlib."""
-    monkeypatch.setattr(xla_settings, "find_spec", lambda name: name == plugin)
-    monkeypatch.setattr(xla_settings.metadata, "version", lambda name: version)
+    monkeypatch.setattr(runtime_environment, "find_spec", lambda name: name == plugin)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     if given is not None:
         monkeypatch.setenv("XLA_FLAGS", given)
@@ -39,7 +39,7 @@ def test_a_users_flags_are_kept(monkeypatch):
 
 STORES = """
 import jax
-from efficientdet.devices.xla_settings import store_compiled_programs
+from efficientdet.devices.runtime_environment import store_compiled_programs
 store_compiled_programs()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 print(jax.jit(lambda x: x * 2 + 1)(jax.numpy.ones(3)).sum())
@@ -82,7 +82,7 @@ def test_jax_own_variable_moves_the_folder(tmp_path):
 @pytest.mark.parametrize("damage", [None, "", "[]", '{"facts": null}'])
 def test_the_seconds_of_a_compilation_are_told_at_the_next(monkeypatch, tmp_path, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(xla_settings, "_LINE_PERIOD_SECONDS", 0.2)
+    monkeypatch.setattr(runtime_environment, "_LINE_PERIOD_SECONDS", 0.2)
     lines = []
     with announced_compilation("a step", "facts", log=lines.append):
         time.sleep(0.7)

@@ -2,7 +2,7 @@ import codecs
 
 import pytest
 
-from dataset.files.xml_files import parse_xml
+from dataset.files.xml_and_yaml import parse_xml
 
 NAMES = {
     "gb2312": "猫",

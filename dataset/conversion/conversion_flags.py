@@ -19,8 +19,8 @@ from dataset.conversion.conversion_options import (
     WritingSettings,
 )
 from dataset.conversion.conversion_report import Report, summary_lines
-from dataset.conversion.sharding.shard_files import CONTINUE, existing_shards
-from dataset.conversion.sharding.shards import convert
+from dataset.conversion.shard_files import CONTINUE, existing_shards
+from dataset.conversion.shards import convert
 from program_support.checked_fields import values_of
 from program_support.command_line import define_flags_of
 from program_support.errors import InputError, printable

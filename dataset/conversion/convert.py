@@ -22,12 +22,11 @@ from PIL import Image
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, ReportEntry, fitted_object, in_pixels
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.sharding.shard_files import ShardTask, flush_and_rename
+from dataset.conversion.shard_files import ShardTask, flush_and_rename
 from dataset.conversion.upright_labels import JPEG_QUALITY, rotated_jpeg, rotation_of
 from dataset.files.bounded_files import read_image_file
 from dataset.files.image_files import encode_image
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS, note_of_unread_tiff
-from dataset.files.image_parts import image_parts
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS, image_parts, note_of_unread_tiff
 from dataset.files.image_windows import open_windows
 from dataset.files.pixel_values import FULL_RANGE, ValueRange, as_rgb
 from dataset.records.schema import Record, RecordObject, encode_record

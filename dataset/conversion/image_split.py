@@ -1,7 +1,4 @@
-"""Split images into train and val, stratified by class.
-
-Near-duplicates and groups of images stay together.
-"""
+"""Split images into train and val, stratified by class; groups of images and near-duplicates stay together."""
 
 import hashlib
 import re

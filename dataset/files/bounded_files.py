@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,17 +43,16 @@ def csv_rows(
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             yield "" if number == 1 and is_separator_line(text) else text
 
-    try:
-        with _open_as_utf_8(path) as file:
-            for row in csv.reader(lines(), strict=True, delimiter=separator):
-                if row:
-                    yield number, row
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: line {number} {NOT_UTF_8}") from error
-    except csv.Error as error:
-        raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error
+    with file_errors(path):
+        try:
+            with _open_as_utf_8(path) as file:
+                for row in csv.reader(lines(), strict=True, delimiter=separator):
+                    if row:
+                        yield number, row
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: line {number} {NOT_UTF_8}") from error
+        except csv.Error as error:
+            raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error
 
 
 def is_separator_line(line: str) -> bool:
@@ -89,6 +89,17 @@ NOT_UTF_8 = "is not UTF-8 text, perhaps of a Windows code page; save it as UTF-8
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 NOT_FETCHED = "a pointer of Git LFS; `git lfs pull` fetches the file"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+
+
+@contextmanager
+def file_errors(path: object) -> Iterator[None]:
+    """Convert an OSError in the block, or text that is not UTF-8, to an InputError with the file name."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {NOT_UTF_8}") from error
 
 
 class FileNotFetched(OSError):
@@ -184,13 +195,9 @@ def read_text_file(path: str | os.PathLike) -> tuple[str, bytes]:
     Raises:
         InputError: the file cannot be read.
     """
-    try:
+    with file_errors(path):
         content = read_regular_file(path)
         return decoded_text(content), content
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {NOT_UTF_8}") from error
 
 
 def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
@@ -205,24 +212,21 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
         InputError: with the file name if it cannot be read, is not JSON, or has a key twice with different values,
             of which Python's json would drop one.
     """
-    try:
+    with file_errors(path):
         if stat.S_IFMT(os.stat(path).st_mode) in _DEVICES:
             raise OSError(errno.EINVAL, "it is a device", path)
         content = Path(path).read_bytes()
         _check_fetched(content, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        text = content.decode(json.detect_encoding(content))
     if hasher is not None:
         hasher.update(content)
     try:
         with error_context(f"{path}:"):
-            return json.loads(content.decode(json.detect_encoding(content)), object_pairs_hook=_distinct)
+            return json.loads(text, object_pairs_hook=_distinct)
     except InputError:
         raise
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to parse") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {NOT_UTF_8}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: is not json ({len(content)} bytes; {error})") from error
     except ValueError as error:  # Python's own limit

@@ -13,9 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, is_separator_line, open_regular_file
+from dataset.files.bounded_files import NOT_FETCHED, FileNotFetched, file_errors, is_separator_line, open_regular_file
 from program_support.checked_fields import Limit
-from program_support.errors import InputError
 from program_support.plugins import BUNDLED, load_plugins, plugin_names
 
 _HEAD_BYTES = 1 << 16
@@ -242,10 +241,8 @@ def _leads_above(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
+    with file_errors(folder):
         return sorted(folder.iterdir())
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def is_conversion_output(path: Path) -> bool:

@@ -37,29 +37,22 @@ class _Turn(NamedTuple):
     flip_rows: bool
     flip_columns: bool
 
-
-_TURNS = {
-    1: _Turn(False, False, False),
-    2: _Turn(False, False, True),
-    3: _Turn(False, True, True),
-    4: _Turn(False, True, False),
-    5: _Turn(True, False, False),
-    6: _Turn(True, False, True),
-    7: _Turn(True, True, True),
-    8: _Turn(True, True, False),
-}
+    @classmethod
+    def of(cls, orientation: int) -> "_Turn":
+        """Return those of an EXIF orientation, 1 (as stored) .. 8."""
+        return cls(orientation >= 5, orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7))
 
 
 def upright_image(stored: np.ndarray, orientation: int) -> np.ndarray:
     """Rotate stored pixels as viewers do: [h, w, ...] -> [h, w, ...] or [w, h, ...]."""
-    turn = _TURNS[orientation]
+    turn = _Turn.of(orientation)
     image = stored.swapaxes(0, 1) if turn.transpose else stored
     return np.ascontiguousarray(_flipped(image, turn))
 
 
 def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
     """Convert boxes [N, 4] yxyx in pixels of a stored image of `size` (height, width) to those of the upright image."""
-    turn = _TURNS[orientation]
+    turn = _Turn.of(orientation)
     y_min, x_min, y_max, x_max = np.asarray(stored).reshape(-1, 4).T
     height, width = size
     if turn.transpose:
@@ -76,25 +69,15 @@ def _flipped(image: np.ndarray, turn: _Turn) -> np.ndarray:
     return image[:, ::-1] if turn.flip_columns else image
 
 
-IMAGE_SUFFIXES = {
-    ".bmp",
-    ".gif",
-    ".jfif",
-    ".jp2",
-    ".jpe",
-    ".jpeg",
-    ".jpg",
-    ".mpo",
-    ".png",
-    ".tif",
-    ".tiff",
-    ".webp",
-    *((".avif",) if READS_AVIF else ()),
-}
-UNREAD_SUFFIXES = frozenset(
+IMAGE_SUFFIXES = (
+    {".bmp", ".gif", ".jp2", ".mpo", ".png", ".tif", ".tiff", ".webp"}
+    | {".jfif", ".jpe", ".jpeg", ".jpg"}
+    | ({".avif"} if READS_AVIF else set())
+)
+UNREAD_SUFFIXES = (
     {".avif", ".heic", ".heif", ".jxl", ".svg", ".psd", ".tga", ".exr", ".dcm"}
     | {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"}  # raw files of cameras
-) - frozenset(IMAGE_SUFFIXES)
+) - IMAGE_SUFFIXES
 
 
 def note_of_unread(names: Sequence[str]) -> str:

@@ -88,8 +88,11 @@ def open_windows(path: str, *, value_range: ValueRange = FULL_RANGE) -> ImageWin
         header = None  # reported below
     if header is None or (header.pixels <= MOST_DECODED_PIXELS and header.bands <= _MOST_BANDS_OF_PILLOW):
         return _DecodedImage(read_stored_image(path, value_range=value_range))
-    if reason := header.refusal(most_pixels=LARGEST_TIFF_PIXELS):
-        raise InputError(f"{path}: cannot be decoded ({reason})")
+    if not 0 < header.pixels <= LARGEST_TIFF_PIXELS:
+        raise InputError(
+            f"{path}: cannot be decoded (a TIFF of {header.width} x {header.height} pixels; the limit is "
+            f"{LARGEST_TIFF_PIXELS} pixels)"
+        )
     try:
         import rasterio  # noqa: F401
     except ImportError as error:

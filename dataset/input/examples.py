@@ -1,17 +1,70 @@
 """Convert a record to an image with its objects, for training or evaluation."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
-from dataset.input.augmentation import ResizeAndFlip
-from dataset.input.copy_paste import MaskSource, View
+from dataset.input.augmentation import Augmentation, ResizeAndFlip, ScaleJitterCrop
+from dataset.input.copy_paste import CopyPaste, MaskSource, View
 from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks
-from dataset.input.input_config import InputConfig
 from dataset.input.record_batches import without_autograph
+from dataset.input.resize import ResizeRule, letterbox
+from dataset.input.tiling import Tiling
 from dataset.records.schema import decode_image, image_size, parse_record
 from object_detection.structures import Batch, Objects, Tensor
+from program_support.processor import available_cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputConfig:
+    """Parameters that determine how records become batches."""
+
+    resize: ResizeRule  # the evaluation's
+    augmentation: Augmentation | None = None  # training's; None: the evaluation's resizing
+    copy_paste: CopyPaste | None = None  # two augmented images become one in training
+    tiling: Tiling | None = None  # evaluation is on its tiles, and the augmentation draws tiles; None: complete images
+    # Training ignores objects of which a tile shows a smaller share of the area; 0: it learns all parts of objects
+    least_visible: float = 0.0
+    batch_size: int  # images or tiles per process
+    category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
+    max_instances_per_image: int = 100  # M
+    mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded
+    train_on_crowds: bool = False  # crowd boxes are used as positives in training
+    seed: int = 0
+    pad_to_batch_maximum: bool = False  # fewer slots if the batch needs fewer; XLA requires one fixed shape instead
+    use_fake_data: bool = False  # repeat one real batch, to measure a step without its input
+    num_threads: int = 0  # 0: TensorFlow's own thread pool
+
+    @classmethod
+    def letterboxed(
+        cls,
+        *,
+        image_size: tuple[int, int],
+        jitter_min: float = 0.1,
+        jitter_max: float = 2.0,
+        flip_probability: float = 0.5,
+        **settings: Any,
+    ) -> "InputConfig":
+        """Return EfficientDet's configuration: `letterbox` and `ScaleJitterCrop`; `settings` are the other fields."""
+        return cls(
+            resize=letterbox(image_size),
+            augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability),
+            **settings,
+        )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """H, W of the network input."""
+        return self.resize.size
+
+    @property
+    def parallel_calls(self) -> int:
+        """Number of images that are processed at a time: two more than cores, so that finished ones delay no core."""
+        return self.num_threads or available_cores() + 2
+
 
 # Random stream; augmentations use small numbers
 _COLORS = 1
@@ -36,8 +89,8 @@ def training_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
         boxes, is_visible = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         _ignore_cut(record, boxes, crop, source_size=source_size, config=config)
         image = augmentation.image(record["encoded"], crop)
-        if config.color_jitter is not None:
-            image = config.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
+        if augmentation.color_jitter is not None:
+            image = augmentation.color_jitter(image, crop.size, _fold_in(seed, _COLORS))
         objects, numbers = _objects(record, boxes, is_visible, crop, source_size=source_size, config=config)
         return View(
             image=image,

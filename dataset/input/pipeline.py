@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.examples import evaluation_example, tile_example, tiles_of_record, training_example
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig, evaluation_example, tile_example, tiles_of_record, training_example
 from dataset.input.record_batches import (
     READ_GROUP,
     ReadAhead,

@@ -5,13 +5,12 @@ CRC-32C of the payload (4). The index reads the first twelve bytes of each recor
 is verified each time it is read. Files must be local or mounted.
 """
 
-import contextlib
 import os
 import queue
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
@@ -19,6 +18,7 @@ from operator import itemgetter
 import google_crc32c
 import numpy as np
 
+from dataset.files.bounded_files import file_errors
 from program_support.errors import InputError
 
 _HEADER_BYTES = 12
@@ -90,28 +90,19 @@ def require_unchanged(index: RecordIndex) -> None:
     ends = np.zeros(len(index.paths), np.int64)
     np.maximum.at(ends, index.file_numbers, index.offsets + index.lengths + _FOOTER_BYTES)
     for path, end in zip(index.paths, ends.tolist(), strict=True):
-        with _named(path):
+        with file_errors(path):
             if os.stat(path).st_size != end:
                 raise InputError(f"{path}: changed since it was indexed a moment ago")
 
 
 def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Return offset and length of each payload of one file, two [n] int64."""
-    with _named(path):
+    with file_errors(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             return _walk(path, descriptor)
         finally:
             os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Convert an OSError in the block to an InputError with the file name."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +207,7 @@ class RecordReader:
         self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
         for path in index.paths[:_MOST_OPEN_FILES]:
-            with _named(path):
+            with file_errors(path):
                 self._descriptors.append(os.open(path, os.O_RDONLY))
 
     def read(self, numbers: Iterable[int]) -> list[bytes]:
@@ -246,14 +237,14 @@ class RecordReader:
 
     def _require_present(self, file_number: int) -> None:
         path = self.index.paths[file_number]
-        with _named(path):
+        with file_errors(path):
             if file_number < len(self._descriptors) and _is_gone(path, self._descriptors[file_number]):
                 raise InputError(f"{path}: deleted or replaced while in use")
 
     def _read_one(self, number: int) -> bytes:
         path, offset = self.index.path(number), int(self.index.offsets[number])
         file_number, size = int(self.index.file_numbers[number]), int(self.index.lengths[number]) + _FOOTER_BYTES
-        with _named(path):
+        with file_errors(path):
             if file_number < len(self._descriptors):
                 block = os.pread(self._descriptors[file_number], size, offset)
             else:

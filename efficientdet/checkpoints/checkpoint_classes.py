@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dataset.class_files import CLASS_FILE_SUFFIXES, class_names_from, read_class_file
-from dataset.class_names import COCO_2017, ClassNames
+from dataset.class_names import CLASS_FILE_SUFFIXES, COCO_2017, ClassNames, class_names_from, read_class_file
 from dataset.files.untrusted_values import error_context
-from dataset.files.yaml_files import read_yaml
+from dataset.files.xml_and_yaml import read_yaml
 from efficientdet.families.family import Family
 from program_support.errors import InputError
 

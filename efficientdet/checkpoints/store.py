@@ -7,9 +7,8 @@ back. The order of writing does, see checkpoint.py; of two checkpoints with the 
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from efficientdet.checkpoints.checkpoint import (
     writing_order,
 )
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
-from efficientdet.checkpoints.pretrained_weights import Source, read_source
+from efficientdet.checkpoints.restore import Source, read_source
 from program_support.errors import InputError
 
 KEPT = 3
@@ -52,24 +51,9 @@ class TrainingProgress:
     unfinished_epoch: int = 0  # epoch without its calibration and evaluation; 0: none
 
     @classmethod
-    def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
-        """Return the progress from a checkpoint's description.
-
-        Raises:
-            InputError: naming `where`, for invalid values.
-        """
-        kinds = get_type_hints(cls)
-        progress = cls(**{name: value for name, value in content.items() if name in kinds})  # without removed ones
-        for name, kind in kinds.items():
-            value = getattr(progress, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-                raise InputError(f"{where}: {name} of run is {value!r}; expected {kind.__name__}")
-        if progress.images_seen < 0 or progress.ranks < 1:
-            raise InputError(
-                f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; expected at "
-                "least 0 and 1"
-            )
-        return progress
+    def from_json(cls, content: Mapping) -> "TrainingProgress":
+        """Return the progress from a checkpoint's description, without values that were removed since."""
+        return cls(**{item.name: content[item.name] for item in fields(cls) if item.name in content})
 
 
 class CheckpointStore:
@@ -159,7 +143,6 @@ def read_checkpoint(path: str | Path) -> Source:
             f"{prefix}: is no training checkpoint from which to resume (no {prefix}{DESCRIPTION_SUFFIX}, or "
             "weights only)"
         )
-    TrainingProgress.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
     if (step := int(source.arrays["global_step"])) != source.description.global_step:
         raise InputError(
             f"{prefix}: its arrays are of step {step}, but {prefix}{DESCRIPTION_SUFFIX} is of step "

@@ -11,7 +11,7 @@ from absl import flags
 from dataset.class_names import ClassNames, class_file_of, class_names_of_records, read_class_names
 from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
 from dataset.files.image_files import IMAGE_SUFFIXES, find_images
-from dataset.records.foreign_records import classes_in_records, label_map_beside, require_names_beside
+from dataset.records.labeled_records import classes_in_records, label_map_beside, require_names_beside
 from dataset.records.record_files import expand_glob
 from efficientdet.options.removed_flags import ALIASES, GONE
 from program_support.checked_fields import Config

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataset.class_files import class_names_from, parse_class_names
-from dataset.class_names import COCO_2017, ClassNames
+from dataset.class_names import COCO_2017, ClassNames, class_names_from, parse_class_names
 from dataset.files.file_kinds import holds_records
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context, shown
-from dataset.files.yaml_files import ValueLoader, read_yaml
+from dataset.files.xml_and_yaml import ValueLoader, read_yaml
 from efficientdet.families.hyperparameters import Hyperparameters, flattened, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
 from efficientdet.options.model import CheckpointOptions, MachineOptions, ModelOptions, RuntimeOptions, WeightsOptions

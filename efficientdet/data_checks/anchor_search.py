@@ -1,16 +1,18 @@
-"""Findings about padding and anchors at the network's input, with a search for settings at which objects match."""
+"""Findings about padding, anchors and tiles, with a search for settings at which objects match anchors."""
 
 import bisect
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.findings import Finding, as_hparams, named, share
 from efficientdet.data_checks.input_view import InputView
-from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from program_support.errors import InputError
 
 _MANY_UNMATCHED = 0.1  # share of objects without an anchor from which other settings are searched
@@ -21,7 +23,6 @@ _REDUCES = 0.55  # maximum remaining fraction of the share,
 _CLEARLY = 0.25  # unless the share falls by this much: of objects as small as nuclei many remain with any setting
 _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
-_CLUSTER_ROUNDS = 30
 _MULTIPLE = 32  # pixels: the sides of an input are multiples of it
 _OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 _WASTE = 0.1  # share of padding from which another shape is suggested
@@ -88,25 +89,11 @@ def _better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str
     return settings if _is_better(after, unmatched_before) else {}
 
 
-def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
-    """Return `aspect_ratios` from `count` cluster centers of k-means on the logarithm of width / height."""
-    sides = view.boxes[:, 2:] - view.boxes[:, :2]
-    logarithms = np.log(np.maximum(sides[:, 1], 1e-3) / np.maximum(sides[:, 0], 1e-3))
-    centers = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)
-    for _ in range(_CLUSTER_ROUNDS):
-        nearest = np.abs(logarithms[:, None] - centers).argmin(axis=1)
-        centers = np.array(
-            [
-                logarithms[nearest == number].mean() if np.any(nearest == number) else centers[number]
-                for number in range(count)
-            ]
-        )
-    return tuple(float(f"{np.exp(center):.2g}") for center in np.sort(centers))
-
-
-def _rounded_up(side: int) -> int:
-    """Return the side rounded up to a multiple of 32."""
-    return -(-side // _MULTIPLE) * _MULTIPLE
+def _common_ratios(view: InputView, count: int) -> tuple[float, ...]:
+    """Return `aspect_ratios` from the quantiles of width / height in the middle of `count` equal shares."""
+    sides = np.maximum(view.boxes[:, 2:] - view.boxes[:, :2], 1e-3)
+    ratios = np.percentile(sides[:, 1] / sides[:, 0], 100 * (np.arange(count) + 0.5) / count)
+    return tuple(float(f"{ratio:.2g}") for ratio in ratios)
 
 
 def _combinations(view: InputView, fixed: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -115,7 +102,7 @@ def _combinations(view: InputView, fixed: Collection[str]) -> Iterator[dict[str,
     ratios: list[dict[str, Any]] = [{}]
     jitters: list[dict[str, Any]] = [{}]
     if hasattr(hparams, "aspect_ratios") and "aspect_ratios" not in fixed:
-        ratios.append({"aspect_ratios": _clustered_ratios(view, len(hparams.aspect_ratios))})
+        ratios.append({"aspect_ratios": _common_ratios(view, len(hparams.aspect_ratios))})
     if "jitter_min" not in fixed:
         current = getattr(hparams, "jitter_min", np.inf)
         jitters += [{"jitter_min": jitter} for jitter in _JITTERS if jitter > current]
@@ -148,11 +135,10 @@ def better_shape(view: InputView) -> dict[str, Any]:
     """Return an `image_size` with less padding at the same image scale; empty if there is none or no need."""
     if view.padding < _WASTE:
         return {}
-    height, width = (_rounded_up(int(most)) for most in view.scaled.max(axis=0))
-    candidates = {(height, width), tuple(_rounded_up(int(side)) for side in np.percentile(view.scaled, 98, axis=0))}
+    largest = np.percentile(view.scaled, (100, 98), axis=0)
     best, least = {}, view.padding - _WASTE / 2
-    for candidate in candidates:
-        settings = {"image_size": f"{candidate[1]}x{candidate[0]}"}
+    for height, width in np.ceil(largest // 1 / _MULTIPLE).astype(int) * _MULTIPLE:
+        settings = {"image_size": f"{width}x{height}"}
         try:
             after = view.after(**settings)
         except InputError:
@@ -191,12 +177,9 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
         return
     settings = _better_anchors(view, fixed=fixed)
     after = view.after(**settings)
-    shares, worst = view.unmatched_in_training, _often_unmatched(view)
-    most_often = f", most often {_by_class(view, worst)}" if worst else ""
     fixes = [] if settings else [f"no anchors or jitter of {view.hparams.name} reduce this by much"]
     if settings:
-        reduced_to = f" ({_by_class(after, worst)})" if worst else ""
-        fixes.append(f"{as_hparams(settings)} reduces this to {share(after.unmatched_in_training.mean())}{reduced_to}")
+        fixes.append(f"{as_hparams(settings)} reduces this to {share(after.unmatched_in_training.mean())}")
     if _severity(after) >= _MANY_UNMATCHED:
         larger = ["tiles of the images (tile_size)"] * (not view.hparams.tile_size)
         if hasattr(view.hparams, "anchor_scale") and "image_size" not in fixed:  # else anchors grow with the input
@@ -207,22 +190,88 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
     yield Finding(
         "anchors",
         True,
-        f"{share(shares.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor "
-        f"(the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the median object "
-        f"{np.median(view.sides):.0f} in an input of {width}x{height}){most_often}; " + "; ".join(fixes),
+        f"{share(view.unmatched_in_training.mean())} of the objects, at training scales, have an IoU below 0.5 with "
+        f"every anchor (the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the "
+        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}){_often_unmatched(view)}; "
+        + "; ".join(fixes),
         settings=settings,
     )
 
 
-def _often_unmatched(view: InputView) -> list[int]:
-    """Return the classes that match anchors less often than all objects, the worst first."""
-    shares, counts = view.unmatched_in_training, np.bincount(view.classes, minlength=len(view.images.class_names))
-    of_class = {
-        int(number): shares[view.classes == number].mean() for number in np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
-    }
-    return sorted((number for number in of_class if of_class[number] >= shares.mean()), key=lambda n: -of_class[n])
+def _often_unmatched(view: InputView) -> str:
+    """Return the classes that match anchors less often than all objects, the worst first, in words."""
+    shares, names = view.unmatched_in_training, view.images.class_names.names
+    frequent = np.flatnonzero(np.bincount(view.classes) >= _OBJECTS_OF_A_CLASS)
+    of_class = {names[number]: shares[view.classes == number].mean() for number in frequent}
+    worst = sorted((name for name in of_class if of_class[name] >= shares.mean()), key=lambda name: -of_class[name])
+    return f", most often {named([f'{name} {share(of_class[name])}' for name in worst])}" if worst else ""
 
 
-def _by_class(view: InputView, numbers: Sequence[int]) -> str:
-    names, shares = view.images.class_names.names, view.unmatched_in_training
-    return named([f"{names[number]} {share(shares[view.classes == number].mean())}" for number in numbers])
+SMALL = 12  # pixels of an object in the input, below which tiles are suggested
+_LEAST_OBJECTS = 10  # of a class; smaller classes do not count
+_TILE_OF_OBJECT = 16  # side of a tile as a multiple of that of the median object
+_COMMON, _TILE_OF_COMMON = 90, 1.5  # percentile of the objects' longer sides, and the smallest tile as a multiple of it
+_LEAST_TILE, _MULTIPLE = 64, 32  # pixels
+_LARGEST_TILE = 0.7  # share of the image's longer side: larger tiles gain little
+_FEW = 0.01  # share of the objects
+
+
+def object_sides(images: LabeledImages) -> np.ndarray:
+    """Return the side of each object, the square root of its area, [N] float32 pixels of the image."""
+    return np.sqrt((images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1))
+
+
+def of_smallest_class(images: LabeledImages, sides: np.ndarray) -> float | None:
+    """Return the median side of the objects of the class in which it is smallest; None if no class has 10 objects."""
+    frequent = np.flatnonzero(np.bincount(images.classes) >= _LEAST_OBJECTS)
+    return min((float(np.median(sides[images.classes == number])) for number in frequent), default=None)
+
+
+def suggested_tile(images: LabeledImages) -> int | None:
+    """Return the side of tiles in which the objects are large enough; None if they hardly differ from the images."""
+    side = of_smallest_class(images, object_sides(images))
+    if side is None:
+        return None
+    common = float(np.percentile((images.boxes[:, 2:] - images.boxes[:, :2]).max(axis=1), _COMMON))
+    smallest = max(_TILE_OF_OBJECT * side, _TILE_OF_COMMON * common, _LEAST_TILE)
+    rounded = math.ceil(smallest / _MULTIPLE) * _MULTIPLE
+    return rounded if rounded < _LARGEST_TILE * np.median(images.sizes.max(axis=1)) else None
+
+
+def typical_tile_count(images: LabeledImages, settings: Mapping[str, Any]) -> int:
+    """Return the median number of tiles of an image with these hyperparameters."""
+    tiling = Tiling.of_hyperparameters(settings)
+    return 1 if tiling is None else int(np.median(tile_counts(images.sizes, tiling)))
+
+
+def tile_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+    """Yield a finding about objects that are larger than tiles, or smaller than the network can learn without tiles."""
+    if not len(images) or not len(images.boxes):
+        return
+    tiling = Tiling.of_hyperparameters(vars(hparams))
+    if tiling is not None:
+        large = larger_than_a_tile(images, tiling)
+        if large > _FEW * len(images.boxes) and not tiling.whole:
+            height, width = tiling.size
+            yield Finding(
+                "tiles",
+                True,
+                f"{large} of {len(images.boxes)} objects are larger than a tile of {width}x{height} pixels, so "
+                "that no tile shows them completely; tile_whole=True also shows the complete images",
+                settings={"tile_whole": True},
+            )
+        return
+    side, tile = of_smallest_class(images, object_sides(images)), suggested_tile(images)
+    view = InputView.of(images, hparams)
+    if side is None or tile is None or side * view.scale >= SMALL:
+        return
+    settings = {"tile_size": tile}
+    in_tiles = InputView.of(images, with_overrides(hparams, settings))
+    tiles, (height, width) = typical_tile_count(images, settings), view.size
+    yield Finding(
+        "tiles",
+        False,
+        f"the median object of the smallest class has {side * view.scale:.0f} pixels in an input of "
+        f"{width}x{height}, and {side * in_tiles.scale:.0f} with {as_hparams(settings)}, which trains and detects in "
+        f"tiles of the images; detection in the {tiles} tiles of an image takes about {tiles} times as long",
+    )

@@ -1,7 +1,10 @@
-"""Examination of a data set: findings, suggested settings, and the pages `doctor.html` and `doctor.json` of both."""
+"""Examination of a data set: findings, suggested settings, and the pages `doctor.html` and `doctor.json` of both.
+
+Its quick part is what a training runs on its records before it starts, also for --suggest.
+"""
 
 import contextlib
-import itertools
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,25 +15,36 @@ from typing import Any
 import numpy as np
 
 from dataset.conversion.image_statistics import ImageStatistics, decode_reduced, measure_images, near_duplicates
-from dataset.records.labeled_records import LabeledImages
-from efficientdet.data_checks.anchor_search import input_findings
+from dataset.records.labeled_records import LabeledImages, labeled_records
+from dataset.records.record_index import index_records
+from efficientdet.data_checks.anchor_search import input_findings, tile_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
 from efficientdet.data_checks.input_view import InputView
-from efficientdet.data_checks.label_checks import label_findings
-from efficientdet.data_checks.tile_checks import tile_findings
-from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.data_checks.label_checks import (
+    CROWDS_ADVICE,
+    label_findings,
+    unusable_classes,
+    unusable_objects,
+    usable_objects,
+)
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.options.train import TrainingConfig
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.html_page import command, image_row, notices, page, paragraph, subheading, table
+from efficientdet.reports.html_page import command, image_row, notices, page, table
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
-_SHOWN = 100
 _IMAGES = 100
 _SIDE = 320  # pixels of a drawn image
-_CLASSES = 100  # rows of a table
 _MANY_ALIKE = 0.05
+_COLUMNS = {
+    "Images": "images",
+    "Without objects": "images_without_objects",
+    "Most objects in an image": "most_objects",
+    "Crowds": "crowds",
+    "Decoded": "images_read",
+}
 Statistics = Mapping[int, ImageStatistics | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
@@ -50,7 +64,6 @@ class Split:
 class Examination:
     """Content of the page and the JSON file; `view` is the view of the training images."""
 
-    hparams: Hyperparameters
     view: InputView
     splits: Sequence[Split]
     findings: Sequence[Finding]
@@ -87,54 +100,45 @@ def examine(
     No other values are suggested for `fixed` hyperparameters. All boxes are examined; at most `images_read` images of
     each split are decoded. `done` is called after each.
     """
-    statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in splits.values()]
-    pairs = alike_images(list(splits.values()), statistics)
-    training, *others = splits.values()
-    common = [*alike_image_findings(list(splits.values()), pairs)]
+    labeled = training, *others = list(splits.values())
+    statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in labeled]
+    pairs = alike_images(labeled, statistics)
+    findings, examined = [*alike_image_findings(labeled, pairs)], []
     for other in others:
-        common += split_findings(training, other)
-    findings, examined = common, []
-    for number, ((name, images), measured) in enumerate(zip(splits.items(), statistics, strict=True)):
+        findings += split_findings(training, other)
+    for number, (name, images, measured) in enumerate(zip(splits, labeled, statistics, strict=True)):
         labels = (
             label_findings(images, hparams, trains=False) if number else quick_findings(images, hparams, fixed=fixed)
         )
         of_split = [*labels, *image_findings(images, measured)]
-        alike = [images.names[place] for pair in pairs for split, place in pair[:2] if split == number]
         reasons = defaultdict(list)
         for finding in of_split:
             for image in finding.images:
                 reasons[image].append(finding.about)
-        for image in alike:
-            reasons[image].append("may be a near-duplicate")
+        for split, place in (place for pair in pairs for place in pair[:2]):
+            if split == number:
+                reasons[images.names[place]].append("may be a near-duplicate")
         suspicious = [(place, reasons[image]) for place, image in enumerate(images.names) if image in reasons]
         suspicious.sort(key=lambda one: -len(one[1]))
         examined.append(Split(name=name, images=images, statistics=measured, suspicious=suspicious))
         if number:
             of_split = [replace(finding, line=f"{name}: {finding.line}", settings={}) for finding in of_split]
-        findings = findings + of_split
-    view = InputView.of(training, hparams)
-    return Examination(hparams=hparams, view=view, splits=examined, findings=_sorted(findings))
+        findings += of_split
+    return Examination(view=InputView.of(training, hparams), splits=examined, findings=_sorted(findings))
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
     """Return the content of doctor.json."""
     view = examination.view
     return {
-        "model": examination.hparams.model_name,
+        "model": view.hparams.model_name,
         "input": {"height": view.size[0], "width": view.size[1]},
         "findings": [
-            {
-                "about": finding.about,
-                "level": finding.level,
-                "line": finding.line,
-                "settings": dict(finding.settings),
-                "images": list(finding.images),
-            }
+            {name: getattr(finding, name) for name in ("about", "level", "line", "settings", "images")}
             for finding in examination.findings
         ],
         "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
         "classes": class_rows(view),
-        "sizes": size_histogram(view),
         "splits": {split.name: _split_numbers(split) for split in examination.splits},
     }
 
@@ -145,22 +149,9 @@ def class_rows(view: InputView) -> list[dict[str, Any]]:
     for number, name in enumerate(view.images.class_names.names):
         mine = view.classes == number
         size = float(np.median(view.sides[mine])) if mine.any() else None
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.has_anchors else None
         row = {"name": name, "objects": int(mine.sum()), "images": int(images[number]), "median_size": size}
-        rows.append({**row, "unmatched": _unmatched(view, mine)})
-    return rows
-
-
-def _unmatched(view: InputView, objects: np.ndarray) -> float | None:
-    """Return the share of objects, a mask [M], without an anchor; None if there are no objects or no anchors."""
-    return float(view.unmatched[objects].mean()) if objects.any() and view.has_anchors else None
-
-
-def size_histogram(view: InputView) -> list[dict[str, Any]]:
-    """Return the number of objects with sides between successive SIZES, and the share of them without an anchor."""
-    rows = []
-    for low, high in itertools.pairwise(SIZES):
-        mine = (view.sides >= low) & (view.sides < high)
-        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": _unmatched(view, mine)})
+        rows.append({**row, "unmatched": unmatched})
     return rows
 
 
@@ -175,9 +166,7 @@ def _split_numbers(split: Split) -> dict[str, Any]:
         "boxes_left_out": list(images.left_out),
         "images_left_out": list(images.images_left_out),
         "images_read": len(split.statistics),
-        "suspicious": [
-            {"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]
-        ],
+        "suspicious": [{"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious],
     }
 
 
@@ -258,19 +247,14 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
     """Yield findings about classes that only one of the two splits has."""
     counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
     names = np.array(training.class_names.names)
-    for mine, other, what in ((1, 0, "validation"), (0, 1, "training")):
-        alone = (counts[mine] > 0) & (counts[other] == 0)
-        lost = counts[mine][alone].sum() / max(counts[mine].sum(), 1)
-        # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
-        unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
+    for mine, other, what in ((counts[1], counts[0], "validation"), (counts[0], counts[1], "training")):
+        alone = (mine > 0) & (other == 0)
         if alone.any():
-            listed = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
-            yield Finding(
-                "classes in one split",
-                what == "validation" and bool(unlikely.any()),
-                f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images "
-                f"({share(lost)} of their objects): {named(listed)}",
-            )
+            # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
+            is_unlikely = mine[alone].max() * other.sum() > 10 * mine.sum()
+            listed = [f"{name} ({count})" for name, count in zip(names[alone], mine[alone], strict=True)]
+            line = f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images: "
+            yield Finding("classes in one split", what == "validation" and bool(is_unlikely), line + named(listed))
 
 
 def check_data(
@@ -331,12 +315,11 @@ def check_page(examination: Examination) -> str:
         else "",
         "Notes": listed("note"),
         "Classes": _classes(examination),
-        "Object size at the network input": _sizes(examination),
-        "Image statistics": _images(examination),
+        "Images": table(("Split", *_COLUMNS), [_split_row(split) for split in examination.splits]),
         "Most suspicious images": image_row(_suspicious(examination), quality=70, thumbnails=True),
     }
     figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
-    lead = f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height)."
+    lead = f"{what}. Input of {view.hparams.name}: {width} x {height} pixels (width x height)."
     return page("Data check", sections, figure=figure, lead=lead, notes=listed("warning"))
 
 
@@ -352,37 +335,14 @@ def _classes(examination: Examination) -> str:
             "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
             "" if row["unmatched"] is None else share(row["unmatched"]),
         )
-        for row in rows[:_CLASSES]
+        for row in rows
     ]
-    hidden = len(rows) - _CLASSES
-    more = paragraph(f"{hidden} classes with fewer objects are listed in doctor.json.") if hidden > 0 else ""
-    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown) + more
+    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown)
 
 
-def _sizes(examination: Examination) -> str:
-    rows = [
-        (
-            f"{row['from']} px or more" if row["to"] > 1e4 else f"{row['from']} to {row['to']} px",
-            row["objects"],
-            "" if row["unmatched"] is None else share(row["unmatched"]),
-        )
-        for row in size_histogram(examination.view)
-    ]
-    return table(("Side", "Objects", "No anchor with IoU 0.5 or more"), rows)
-
-
-def _images(examination: Examination) -> str:
-    parts = []
-    for name, split_numbers in numbers(examination)["splits"].items():
-        facts = [
-            ("Images", str(split_numbers["images"])),
-            ("Images without objects", str(split_numbers["images_without_objects"])),
-            ("Maximum objects per image", str(split_numbers["most_objects"])),
-            ("Crowd boxes", str(split_numbers["crowds"])),
-            ("Images decoded for this check", str(split_numbers["images_read"])),
-        ]
-        parts.append(subheading(name.capitalize()) + table((), facts))
-    return "".join(parts)
+def _split_row(split: Split) -> tuple[str | int, ...]:
+    numbers = _split_numbers(split)
+    return split.name, *(numbers[name] for name in _COLUMNS.values())
 
 
 def _suspicious(examination: Examination) -> Iterator[tuple[str, np.ndarray]]:
@@ -397,3 +357,84 @@ def _suspicious(examination: Examination) -> Iterator[tuple[str, np.ndarray]]:
             where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
             drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
             yield f"{where}: {', '.join(reasons)}", drawing
+
+
+_FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly spaced: shards are shuffled
+
+
+def with_suggestions(config: TrainingConfig, *, log: Callable[[str], None]) -> TrainingConfig:
+    """Check a sample of the records and log the findings; return the configuration, with --suggest fixed.
+
+    Findings are warnings and suggestions. A hyperparameter that the user set keeps its value. Records that cannot be
+    read are reported later, when all are indexed and verified.
+
+    Raises:
+        InputError: no object can be used.
+    """
+    if config.benchmark:
+        return config
+    actionable = [finding for finding in _findings_at_start(config) if finding.is_warning or finding.settings]
+    suggested = {
+        key: value
+        for finding in actionable
+        for key, value in finding.settings.items()
+        if key not in config.hparams_given
+    }
+    for finding in actionable:
+        log(f"{finding.level}: {finding.line}")
+    if not suggested:
+        return config
+    if not config.suggest:
+        log(f"--suggest, or --hparams={as_hparams(suggested)}, applies it")
+        return config
+    log(f"--suggest sets {as_hparams(suggested)}")
+    hparams, given = with_overrides(config.hparams, suggested), config.hparams_given.union(suggested)
+    return dataclasses.replace(config, hparams=hparams, hparams_given=given)
+
+
+def _findings_at_start(config: TrainingConfig) -> Iterator[Finding]:
+    """Yield findings about a sample of the records; of those for validation about classes whose AP is not measured."""
+    if sample := _examined(config, config.records, trains=True):
+        images, is_complete = sample
+        findings = quick_findings(images, config.hparams, fixed=config.hparams_given)
+        yield from (finding for finding in findings if is_complete or finding.about != "absent classes")
+    if not config.evaluates or config.val_json_file:  # a COCO json replaces the labels of the records
+        return
+    if sample := _examined(config, config.val_records, trains=False):
+        yield from unusable_classes(sample[0], config.hparams, trains=False)
+
+
+def _examined(config: TrainingConfig, paths: Sequence[str], *, trains: bool) -> tuple[LabeledImages, bool] | None:
+    """Return a sample of the records and whether it is all of them; None if they cannot be read.
+
+    All are read if the sample has a class without usable objects.
+
+    Raises:
+        InputError: no object is usable.
+    """
+    chosen = paths[:: -(-len(paths) // _FILES)]
+    try:
+        index = index_records(chosen)
+        numbers = np.unique(np.linspace(0, len(index) - 1, min(_RECORDS, len(index))).astype(int))
+        images = labeled_records(index, config.class_names, numbers)
+        is_complete = len(chosen) == len(paths) and len(numbers) == len(index)
+        is_usable = usable_objects(images, config.hparams, trains=trains).any()
+        if not is_complete and (not is_usable or any(unusable_classes(images, config.hparams, trains=trains))):
+            images, is_complete = labeled_records(index_records(paths), config.class_names), True
+    except InputError:
+        return None
+    if not usable_objects(images, config.hparams, trains=trains).any():
+        raise InputError(_nothing_usable(images, config, paths, trains=trains))
+    return images, is_complete
+
+
+def _nothing_usable(images: LabeledImages, config: TrainingConfig, paths: Sequence[str], *, trains: bool) -> str:
+    where = f"{paths[0]}{' and others' if len(paths) > 1 else ''}"
+    without = "" if trains else ", or --training_mode=train300, which does not evaluate"
+    if not len(images.boxes):
+        return f"{where}: the {len(images)} images have no objects; expected records with labels{without}"
+    use, kinds = (
+        "trained on" if trains else "counted in the AP",
+        unusable_objects(images, config.hparams, trains=trains),
+    )
+    return f"{where}: none of the {len(images.boxes)} objects can be {use} ({kinds}); {CROWDS_ADVICE}{without}"

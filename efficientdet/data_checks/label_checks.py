@@ -8,6 +8,8 @@ from dataset.class_names import note_of_alike_names
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.data_checks.findings import Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
+from object_detection.coco.matching import box_overlap, near_pairs
+from object_detection.coco.results import boxes_xywh
 
 DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
 _MANY_DUPLICATES, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.5, 0.001
@@ -64,26 +66,10 @@ def unusable_classes(images: LabeledImages, hparams: Hyperparameters, *, trains:
 
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
     """Return pairs of objects [P, 2] of one class in one image with an IoU above DUPLICATE."""
-    pairs = []
-    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # sorted by y_min within image and class
-    boxes, areas = images.boxes[order], (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)[order]
-    keys = images.owners[order].astype(np.int64) * len(images.class_names) + images.classes[order]
-    possible = np.arange(len(order))
-    for distance in range(1, len(order)):
-        # Boxes are sorted by y_min: beyond a fifth of the height the IoU cannot exceed DUPLICATE.
-        possible = possible[possible + distance < len(order)]
-        other = possible + distance
-        near = (keys[possible] == keys[other]) & (
-            boxes[other, 0] - boxes[possible, 0] <= (1 - DUPLICATE) * (boxes[possible, 2] - boxes[possible, 0])
-        )
-        possible, other = possible[near], other[near]
-        if not len(possible):
-            break
-        low = np.maximum(boxes[possible, :2], boxes[other, :2])
-        common = np.clip(np.minimum(boxes[possible, 2:], boxes[other, 2:]) - low, 0, None).prod(axis=1)
-        is_duplicate = common > DUPLICATE * (areas[possible] + areas[other] - common)
-        pairs.append(np.stack([order[possible[is_duplicate]], order[other[is_duplicate]]], axis=1))
-    return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
+    keys, boxes = images.owners.astype(np.int64) * len(images.class_names) + images.classes, boxes_xywh(images.boxes)
+    overlap = box_overlap(boxes, boxes, np.zeros(len(boxes), bool))
+    one, other, ious = near_pairs(keys, keys, overlap, least=DUPLICATE)
+    return np.stack([one, other], axis=1)[(one < other) & (ious > DUPLICATE)]
 
 
 def _images(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:

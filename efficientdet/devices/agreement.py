@@ -11,9 +11,8 @@ import numpy as np
 from dataset.records.record_index import RecordIndex
 from efficientdet.devices.device import versions
 from efficientdet.devices.distributed import World
-from program_support.canonical_json import canonical_json
 from program_support.errors import InputError
-from program_support.installation import program_digest
+from program_support.installation import canonical_json, program_digest
 
 _COMPARED = ("tensorflow", "keras", "numpy", "jax", "jaxlib", "horovod")  # packages that compute
 

@@ -36,30 +36,37 @@ def backend_name() -> str:
     return keras.backend.backend()
 
 
-def compiled(function: Callable, network: keras.Model, *, use_xla: bool, constant_weights: bool) -> Callable:
+Weights = Sequence[np.ndarray]  # values of the variables of a network, in their order
+
+
+def present_weights(network: keras.Model) -> Weights:
+    """Return copies of the weights, for `compiled`: programs of one network share them."""
+    return [np.asarray(variable) for variable in network.variables]
+
+
+def compiled(function: Callable, network: keras.Model, *, use_xla: bool, constants: Weights | None = None) -> Callable:
     """Compile a function of tensors into one program, with the weights of `network`.
 
-    constant_weights: the present weights are part of the program: conversions and transpositions of weights are
-        computed by the compiler, and a call passes no weights. Otherwise each call uses the weights of its time.
+    constants: weights that are part of the program: conversions and transpositions of weights are computed by the
+        compiler, and a call passes no weights. None: each call uses the weights of its time.
 
     Under JAX, arguments [B, ...] are sharded over the devices that the weights are replicated on. If B is not divisible
     by their number, or Gloo connects them, one of them runs the program.
     """
     if _is_jax():
-        return _jitted(function, network, constant_weights=constant_weights)
+        return _jitted(function, network, constants)
     import tensorflow as tf
 
-    if constant_weights:
-        function = _with_weights(function, network.variables)
+    if constants is not None:
+        function = _with_weights(function, network.variables, constants)
     return tf.function(function, jit_compile=use_xla, reduce_retracing=True, autograph=False)
 
 
-def _with_weights(function: Callable, variables: Sequence[keras.Variable]) -> Callable:
-    """Return a function in whose programs the present values of variables are constants."""
-    values = [np.asarray(variable) for variable in variables]
+def _with_weights(function: Callable, variables: Sequence[keras.Variable], weights: Weights) -> Callable:
+    """Return a function in whose programs the variables are constants with these values."""
 
     def run(*arguments):
-        constants = map(ops.convert_to_tensor, values)
+        constants = map(ops.convert_to_tensor, weights)
         with keras.StatelessScope(state_mapping=list(zip(variables, constants, strict=True))):
             return function(*arguments)
 
@@ -280,13 +287,13 @@ def _is_jax() -> bool:
     return backend_name() == "jax"
 
 
-def _jitted(function: Callable, network: keras.Model, *, constant_weights: bool) -> Callable:
+def _jitted(function: Callable, network: keras.Model, weights: Weights | None) -> Callable:
     import jax
 
     from efficientdet.devices.mesh import shard_batch, uses_gloo
 
     variables = network.variables
-    constants = jax.jit(_with_weights(function, variables)) if constant_weights else None
+    constants = None if weights is None else jax.jit(_with_weights(function, variables, weights))
 
     @jax.jit
     def run(values, *arguments):

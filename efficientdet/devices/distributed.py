@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.devices.xla_settings import launch_convolutions_in_graphs
+from efficientdet.devices.runtime_environment import launch_convolutions_in_graphs
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
 
@@ -33,8 +33,6 @@ class World:
     group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
     devices: number of devices of each process over which a batch is sharded; more than one under JAX only.
     groups: number of equal parts of a step's batch that have batch statistics of their own; under JAX only.
-    state_parts: number of devices over which optimizer state and averaged weights are sharded between steps; 1: each
-        device holds all.
     """
 
     rank: int = 0
@@ -44,7 +42,6 @@ class World:
     group_size: int = 1
     devices: int = 1
     groups: int = 1
-    state_parts: int = 1
 
     @property
     def sharing_statistics(self) -> int:
@@ -162,7 +159,6 @@ def join_world(
     *,
     group_size: int | None = None,
     num_devices: int | None = None,
-    shard_state: bool = False,
 ) -> World:
     """Connect to the other processes of this job, if it was started with several.
 
@@ -191,7 +187,7 @@ def join_world(
     devices = world.devices * world.size
     group_size = group_size or devices
     _check_group_size(group_size, of=devices, name="devices")
-    return replace(world, groups=devices // group_size, state_parts=devices if shard_state else 1)
+    return replace(world, groups=devices // group_size)
 
 
 def _check_group_size(size: int, *, of: int, name: str) -> None:

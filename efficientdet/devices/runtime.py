@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import keras
 
-from efficientdet.devices.runtime_environment import keep_freed_memory
-from efficientdet.devices.xla_settings import launch_convolutions_in_graphs, store_compiled_programs
+from efficientdet.devices.runtime_environment import (
+    keep_freed_memory,
+    launch_convolutions_in_graphs,
+    store_compiled_programs,
+)
 from program_support.errors import InputError
 from program_support.processor import available_cores
 

@@ -1,30 +1,36 @@
 """Detections of a data set, and their evaluator by the ground truth in records or in a COCO JSON file."""
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, validated_run_lengths
-from dataset.files.untrusted_values import shown
+from dataset.files.bounded_files import read_json
+from dataset.files.untrusted_values import error_context, finite_number, listed, shown
 from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.pipeline import original_images
 from dataset.input.record_batches import RecordBatches
-from dataset.records.foreign_records import image_names_of_text_ids
+from dataset.records.labeled_records import image_names_of_text_ids
 from dataset.records.record_index import RecordIndex
 from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
 from program_support.errors import InputError
 from program_support.progress import Progress
+
+if TYPE_CHECKING:  # train.py starts without detection in images
+    from efficientdet.inference.detect import Detect, Detector
 
 
 def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -84,16 +90,21 @@ def _detections(
     predict: Predictor, batches: Iterable, *, class_names: ClassNames, masks_in_whole_pixels: bool
 ) -> Iterator[DetectionRows]:
     """Yield the detections of each batch or, in tiles, of each image when all of its tiles are there."""
+    parts = _parts(predict, batches, class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels)
+    for image, of_image in itertools.groupby(parts, key=lambda part: part[0]):
+        if image is None:
+            yield from (rows for *_, rows in of_image)
+            continue
+        _, tiles, of_tiles = zip(*of_image, strict=True)
+        _, image_id, size = image
+        yield rows_of_tiles(list(of_tiles), np.array(tiles), size=size).with_image_id(image_id)
+
+
+def _parts(
+    predict: Predictor, batches: Iterable, *, class_names: ClassNames, masks_in_whole_pixels: bool
+) -> Iterator[tuple[tuple[int, int, tuple[int, ...]] | None, Any, DetectionRows]]:
+    """Yield the detections of each batch, or of each tile behind the number, id and size of its image and its place."""
     category_ids = np.asarray(class_names.category_ids)
-    image: tuple[int, int, tuple[int, ...]] | None = None  # number of its record, id and size
-    pending: list[tuple[np.ndarray, DetectionRows]] = []  # tiles of this image
-
-    def merged() -> DetectionRows:
-        assert image is not None  # there are tiles
-        tiles, parts = zip(*pending, strict=True)
-        pending.clear()
-        return rows_of_tiles(list(parts), np.array(tiles), size=image[2]).with_image_id(image[1])
-
     for batch, row_valid, *places in batches:
         detections = predict(batch.images, batch.sizes, batch.scales)
         rows = np.asarray(row_valid)
@@ -111,17 +122,12 @@ def _detections(
         )
         found = in_batch.rows()
         if not places:
-            yield found
+            yield None, None, found
             continue
         numbers, tiles, sizes = (np.asarray(values)[rows] for values in (batch.positions, *places))
         images = zip(numbers.tolist(), image_ids.tolist(), map(tuple, sizes.tolist()), strict=True)
-        for place, (of_tile, tile) in enumerate(zip(images, tiles, strict=True)):
-            if pending and of_tile != image:
-                yield merged()
-            image = of_tile
-            pending.append((tile, found.chosen(found.image_ids == place)))
-    if pending:
-        yield merged()
+        for place, (image, tile) in enumerate(zip(images, tiles, strict=True)):
+            yield image, tile, found.chosen(found.image_ids == place)
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:
@@ -205,3 +211,159 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
             {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations
         ),
     )
+
+
+def rows_of_detector(
+    detector: "Detector",
+    path: str,
+    index: RecordIndex,
+    class_names: ClassNames,
+    *,
+    samples: int,
+    may_differ: bool = False,
+) -> DetectionRows:
+    """Detect in the images of the first `samples` records (0: all); return rows with the category ids of the data.
+
+    may_differ: the detector may have other classes than the data; their detections are left out.
+
+    Raises:
+        InputError: the detector, opened from `path`, has other classes.
+    """
+    if not may_differ and not detector.class_names.has_names_of(class_names):
+        raise InputError(
+            f"{path}: its classes are {', '.join(detector.class_names.names[:6])}; those of the data are "
+            f"{', '.join(class_names.names[:6])}"
+        )
+    rows = detect_images(detector.detect, index, samples=samples)
+    id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    unknown = -1  # evaluators leave out detections of categories that they do not know
+    ids = np.array([id_of.get(name, unknown) for name in detector.class_names.names], np.int64)
+    return rows._replace(category_ids=ids[np.searchsorted(detector.class_names.category_ids, rows.category_ids)])
+
+
+def detect_images(detect: "Detect", index: RecordIndex, *, samples: int = 0) -> DetectionRows:
+    """Detect in the images of the first `samples` records (0: all) one at a time, with any detector."""
+    results, count = CocoResults(), min(samples or len(index), len(index))
+    with Progress("eval", total=count, noun="image") as progress:
+        for image in original_images(index, range(count)):
+            [rows] = detect([image.pixels])
+            results.add_rows(rows.with_image_id(image.image_id))
+            progress.advance(1, images=1)
+    return results.rows()
+
+
+def read_results(
+    path: str, index: RecordIndex | None, truth: GroundTruth, class_names: ClassNames, *, samples: int = 0
+) -> DetectionRows:
+    """Return the detections of a file in COCO's results format, a list of image_id, category_id, bbox and score.
+
+    Images are found by `file_name`, by `image_id` or, if that is text, by file name with or without folder and suffix.
+    Masks are read if every detection has one.
+
+    Args:
+        path: the JSON file.
+        index: the records; None: the images are those of `truth`.
+        truth: the ground truth, for the sizes of masks.
+        class_names: classes of the data.
+        samples: number of images to evaluate, from the first; 0: all. Detections in other images are left out.
+
+    Raises:
+        InputError: the file has another format, or image ids or category ids that the data does not have.
+    """
+    images: Mapping[int, str] = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
+    if index is not None:
+        images = {image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]}
+    category_ids, evaluated = class_names.category_ids, list(images)[: samples or None]
+    entries = read_json(path)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(
+            f"{path}: is no file of results; expected COCO's list of image_id, category_id, bbox and score"
+        )
+    image_ids = _image_ids(path, entries, images)
+    boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)
+    for number, entry in enumerate(entries):
+        with error_context(f"{path}: detection {number}"):
+            _check_category(entry.get("category_id"), category_ids)
+            box = entry.get("bbox")
+            if not isinstance(box, list) or len(box) != 4:
+                raise InputError(f"has bbox {shown(box)}, expected x, y, width and height in pixels")
+            x, y, width, height = (finite_number(side, "bbox") for side in box)
+            boxes[number] = y, x, y + height, x + width
+            scores[number] = finite_number(entry.get("score"), "score")
+    position = {image_id: number for number, image_id in enumerate(evaluated)}
+    used = [number for number, image_id in enumerate(image_ids) if image_id in position]
+    order = sorted(used, key=lambda number: (position[image_ids[number]], -scores[number]))
+    masks = _masks(path, [entries[number] for number in order], [truth.image_sizes.get(image_ids[n]) for n in order])
+    return DetectionRows(
+        image_ids=np.array([image_ids[number] for number in order], np.int64),
+        boxes=boxes[order],
+        scores=scores[order],
+        category_ids=np.array([entries[number]["category_id"] for number in order], np.int64),
+        evaluated_ids=np.array(evaluated, np.int64),
+        masks=masks,
+    )
+
+
+def _image_ids(path: str, entries: list[dict[str, Any]], images: Mapping[int, str]) -> list[int]:
+    """Return the image id of each detection in the data.
+
+    Raises:
+        InputError: in one line, for those without an image.
+    """
+    by_name: dict[str, int | None] = {}
+    for image_id, name in images.items():
+        for spelling in _spellings(name):  # None: two images have it
+            by_name[spelling] = image_id if by_name.get(spelling, image_id) == image_id else None
+
+    def by_file_name(name: Any) -> int | None:
+        image_ids = (by_name.get(spelling) for spelling in _spellings(name)) if isinstance(name, str) else iter(())
+        return next((image_id for image_id in image_ids if image_id is not None), None)
+
+    def image_of(entry: dict[str, Any]) -> int | None:
+        if entry.get("file_name") and by_name:
+            return by_file_name(entry["file_name"])
+        key = entry.get("image_id")
+        if isinstance(key, str):
+            number = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else None
+            return number if number in images else by_file_name(key)
+        return key if type(key) is int and key in images else None
+
+    image_ids = [image_of(entry) for entry in entries]
+    if None in image_ids:
+        entry = entries[image_ids.index(None)]
+        example, name = next(iter(images.items()), (0, ""))
+        raise InputError(
+            f"{path}: {image_ids.count(None)} of {len(entries)} detections are of images that the data does not have, "
+            f"such as {shown(entry.get('file_name') or entry.get('image_id'))}; expected image ids such as {example}"
+            + (f" or file names such as {name}" if name else "")
+        )
+    return [one for one in image_ids if one is not None]
+
+
+def _spellings(name: str) -> list[str]:
+    path = PurePosixPath(name.replace("\\", "/"))
+    return [spelling for spelling in dict.fromkeys((str(path), path.name, path.stem)) if spelling not in ("", ".")]
+
+
+def _check_category(number: Any, category_ids: Collection[int]) -> None:
+    if type(number) is not int or number not in category_ids:
+        hint = (
+            "; they seem to begin with 0, as those of YOLO: add 1 to each"
+            if number == 0 and min(category_ids) == 1
+            else ""
+        )
+        raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
+
+
+def _masks(path: str, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
+    """Return the masks of the detections as run lengths, None if one has none."""
+    if not entries or not all(entry.get("segmentation") and size for entry, size in zip(entries, sizes, strict=True)):
+        return None
+    masks = np.empty(len(entries), object)
+    for number, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
+        assert size is not None  # checked above
+        try:
+            masks[number] = validated_run_lengths(entry["segmentation"], size)
+        except UnusableSegmentation as error:
+            raise InputError(f"{path}: a detection in image {shown(entry.get('image_id'))} has {error}") from error
+    return masks

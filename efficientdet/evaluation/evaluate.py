@@ -13,9 +13,14 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import replicate
 from efficientdet.devices.distributed import World, join_world
-from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
-from efficientdet.evaluation.evaluation_report import EvaluationReport, error_plots, write_evaluation_report
-from efficientdet.evaluation.other_detections import read_results, rows_of_detector
+from efficientdet.evaluation.data_set_evaluator import (
+    detect_all,
+    read_evaluator,
+    read_results,
+    rows_of_detector,
+    write_measures,
+)
+from efficientdet.evaluation.evaluation_report import error_plots, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.inference.detect import Detector
@@ -25,8 +30,7 @@ from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
-from object_detection.coco.score_calibration import calibrate_scores
-from object_detection.coco.score_thresholds import MIN_OBJECTS
+from object_detection.coco.score_calibration import MIN_OBJECTS, calibrate_scores
 from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
 from program_support.plugins import load_plugin
@@ -143,15 +147,14 @@ def _finish(
     if config.report:
         analysis = ErrorAnalysis(comparison=comparison)
         plots = error_plots([("", analysis, rows)], index, number_of=number_of, count=_PLOTTED_IMAGES)
-        title, facts = _described(config, model)
-        report = EvaluationReport(title=title, measures=measures, analysis=analysis, plots=plots, facts=facts)
-        write_evaluation_report(config.report, report)
+        name, facts = _described(config, model)
+        write_evaluation_report(config.report, f"Evaluation of {name}", measures, analysis, plots=plots, facts=facts)
         print(f"report: {Path(config.report) / 'report.html'}")
     return measures
 
 
-def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, Any]]:
-    """Return the title and the settings for the report."""
+def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, str]]:
+    """Return the name of what is evaluated and the settings for the report."""
     facts: dict[str, Any]
     if model is None:
         path = config.results or str(config.ckpt_path)
@@ -168,10 +171,8 @@ def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, d
         }
     files = len(config.records)
     records = config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else "")
-    return f"Evaluation of {name}", facts | {
-        "records": records,
-        "ground truth": config.val_json_file or "the records",
-    }
+    facts |= {"records": records, "ground truth": config.val_json_file or "the records"}
+    return name, {key: str(value) for key, value in facts.items()}
 
 
 def _report_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:

@@ -4,8 +4,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,13 +21,12 @@ from efficientdet.reports.html_page import (
     page,
     paragraph,
     row,
-    subheading,
     table,
 )
 from efficientdet.reports.training_report import metrics_table
 from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis, ImageErrors
 from object_detection.coco.matching import RECALL_THRESHOLDS
-from object_detection.coco.measures import CocoMeasures
+from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import Reliability
 from program_support.atomic_files import report_write_errors, write_text
@@ -43,38 +42,37 @@ _LONGER_SIDE = 560  # pixels of one image
 _GAP = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationReport:
-    """Content of an evaluation report."""
-
-    title: str
-    measures: CocoMeasures
-    analysis: ErrorAnalysis
-    plots: Iterable[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]; consumed one at a time
-    facts: Mapping[str, object] = field(default_factory=dict)
-
-
-def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> None:
+def write_evaluation_report(
+    folder: str | Path,
+    title: str,
+    measures: CocoMeasures,
+    analysis: ErrorAnalysis,
+    *,
+    plots: Iterable[tuple[str, np.ndarray]] = (),
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write report.html and report.json into an existing folder.
 
     Raises:
         InputError: they cannot be written.
     """
-    content = {
-        "title": report.title,
-        "facts": {key: str(value) for key, value in report.facts.items()},
-        "measures": report.measures.to_json(),
-        **report.analysis.to_json(),
-    }
+    content = {"title": title, "facts": {**facts}, "measures": measures.to_json(), **analysis.to_json()}
+    page = evaluation_page(title, measures, analysis, plots=plots, facts=facts)
     numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), evaluation_page(report))):
+    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), page)):
         with report_write_errors(path):
             write_text(path, text)
 
 
-def evaluation_page(report: EvaluationReport) -> str:
-    """Return the page as HTML."""
-    analysis, measures = report.analysis, report.measures
+def evaluation_page(
+    title: str,
+    measures: CocoMeasures,
+    analysis: ErrorAnalysis,
+    *,
+    plots: Iterable[tuple[str, np.ndarray]] = (),
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the page as HTML; `plots` are captions and images, uint8 [h, w, 3], consumed one at a time."""
     lead = (
         f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
         f"classes, {measures.detections:,} detections."
@@ -89,7 +87,7 @@ def evaluation_page(report: EvaluationReport) -> str:
     if measures.explanation:
         notes.append(f"AP is {measures.numbers['AP']:g}: {measures.explanation}")
     shown = (f"{name} {_shown(value if value >= 0 else math.nan)}" for name, value in values.items())
-    plots = image_row(report.plots)
+    images = image_row(plots)
     explained = paragraph(
         "Detections above the score threshold of their class with the best F1, and missed objects. Click an image to "
         "enlarge it."
@@ -99,12 +97,12 @@ def evaluation_page(report: EvaluationReport) -> str:
         "Precision-recall curves and calibration": _curves(analysis, measures),
         "Metrics per class": _classes(analysis, measures),
         "Confusion matrix": _confusion(analysis),
-        "Images with the most errors": plots and explained + plots,
+        "Images with the most errors": images and explained + images,
         "COCO metrics": _metrics(measures),
-        "Evaluation settings": table((), [(key, str(value)) for key, value in report.facts.items()]),
+        "Evaluation settings": table((), [*facts.items()]),
     }
     figure = " \N{NO-BREAK SPACE} ".join(shown)
-    return page(report.title, sections, figure=figure, lead=lead, notes="".join(map(paragraph, notes)))
+    return page(title, sections, figure=figure, lead=lead, notes="".join(map(paragraph, notes)))
 
 
 def _shown(value: float) -> str:
@@ -153,22 +151,14 @@ def _curves(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         f"The expected calibration error is {analysis.reliability.expected_error:.3f}: the mean difference between a "
         "detection's score and the measured precision."
     )
-    calibrated, after = "", None
-    if calibration:
-        explained = (
-            "Expected calibration error of the scores before and after a map of each class to the probability that a "
-            "detection is correct. Half of the images measures what the other half is fitted to; the map is kept where "
-            "this error and the log loss fall."
-        )
-        titles, after = ("Class", "Before", "After", "Objects", "Not calibrated"), calibration.after
-        calibrated = subheading("Calibration of the scores") + paragraph(explained) + table(titles, calibration.rows())
+    after = calibration.after if calibration else None
     charts = [
         chart_figure(
             "Precision-recall curve, mean over classes", curves, x_label="Recall", y_label="Precision", highest=1.0
         ),
         _reliability_diagram({"Measured": analysis.reliability, "Calibrated scores, held out": after}),
     ]
-    return paragraph(lead) + row(charts) + calibrated
+    return paragraph(lead) + row(charts)
 
 
 def _reliability_diagram(bins_of: Mapping[str, Reliability | None]) -> str:
@@ -231,14 +221,13 @@ def _confusion(analysis: ErrorAnalysis) -> str:
 
 
 def _metrics(measures: CocoMeasures) -> str:
-    fields = {"Boxes": "numbers"} | ({"Masks": "mask_numbers"} if measures.mask_numbers else {})
-    columns = {column: getattr(measures, field) for column, field in fields.items()}
-    intervals = {
-        column: {name: measures.shown_interval(field, name) for name in columns[column]}
-        for column, field in fields.items()
-        if measures.intervals
-    }
-    return metrics_table(columns, intervals) + (paragraph(_INTERVALS) if intervals else "")
+    columns = {}
+    for title, values in {"Boxes": "numbers", "Masks": "mask_numbers"}.items():
+        if numbers := getattr(measures, values):
+            columns[title] = {name: shown_measure(value) for name, value in numbers.items()}
+            if measures.intervals:
+                columns[f"{title}: 95 % interval"] = {name: measures.shown_interval(values, name) for name in numbers}
+    return metrics_table(columns) + (paragraph(_INTERVALS) if measures.intervals else "")
 
 
 def error_plots(

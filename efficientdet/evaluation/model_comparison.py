@@ -2,26 +2,24 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
+from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results, rows_of_detector
 from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, error_plots
-from efficientdet.evaluation.other_detections import read_results, rows_of_detector
 from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import CompareOptions
 from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
 from object_detection.coco.bootstrap import Difference, PairedDifferences, multiplicities, paired_differences, resampled
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator
-from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import report_write_errors, write_text
@@ -46,48 +44,25 @@ class ComparisonConfig(CompareOptions):
     open_detector: Callable[[str], Detector]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedModel:
+class ComparedModel(NamedTuple):
     """A detector's detections on the common images."""
 
     name: str
     rows: DetectionRows
     measures: CocoMeasures
     analysis: ErrorAnalysis
-    # "milliseconds per image" (median, detection alone), "bytes", and of checkpoints "multiply-adds per image" of the
-    # network; {} for results
-    cost: dict[str, float]
+    cost: dict[str, float]  # "milliseconds per image" (median, detection alone) and "bytes"; {} for results
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedModels:
-    """All detectors, and the differences of each from the first."""
-
-    models: list[ComparedModel]
-    pairs: list[PairedDifferences]
-    resamples: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary for `json.dump`."""
-        return {
-            "images": self.models[0].measures.images,
-            "resamples": self.resamples,
-            "models": [{"name": one.name, "cost": one.cost, "measures": one.measures.to_json()} for one in self.models],
-            "differences": [pair.to_json() for pair in self.pairs],
-        }
-
-    def lines(self) -> Iterator[str]:
-        """Yield a table for each pair."""
-        first = self.models[0]
-        for other, pair in zip(self.models[1:], self.pairs, strict=True):
-            yield f"\n{first.name} -> {other.name}: {first.measures.images} images, {self.resamples} resamples"
-            yield f"{'':<9}{'first':>8}{'second':>9}{'change':>9}  {'95 % interval':<20}P(second is better)"
-            for name, one in pair.numbers.items():
-                yield (
-                    f"{name:<9}{shown_measure(first.measures.numbers[name]):>8}"
-                    f"{shown_measure(other.measures.numbers[name]):>9}{one.value:>+9.4f}  "
-                    f"{f'{one.low:+.4f} to {one.high:+.4f}':<20}{one.probability:>6.1%}  {one.verdict}"
-                )
+def _print_differences(first: ComparedModel, other: ComparedModel, pair: PairedDifferences, *, resamples: int) -> None:
+    print(f"\n{pair.name}: {first.measures.images} images, {resamples} resamples")
+    print(f"{'':<9}{'first':>8}{'second':>9}{'change':>9}  {'95 % interval':<20}P(second is better)")
+    for name, one in pair.numbers.items():
+        print(
+            f"{name:<9}{shown_measure(first.measures.numbers[name]):>8}"
+            f"{shown_measure(other.measures.numbers[name]):>9}{one.value:>+9.4f}  "
+            f"{f'{one.low:+.4f} to {one.high:+.4f}':<20}{one.probability:>6.1%}  {one.verdict}"
+        )
 
 
 def _bytes(path: str) -> int:
@@ -99,8 +74,8 @@ def _bytes(path: str) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def compare_models(config: ComparisonConfig) -> ComparedModels:
-    """Detect with each model, print the differences, and write compare.html and compare.json.
+def compare_models(config: ComparisonConfig) -> tuple[list[ComparedModel], list[PairedDifferences]]:
+    """Detect with each model, print and return the differences from the first, write compare.html and compare.json.
 
     Raises:
         InputError: for other classes, detections of other images, a single image, and images without objects.
@@ -110,17 +85,17 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
     _require_comparable(evaluator, index, config)
     detected = [_detected(path, evaluator.ground_truth, index, config) for path in config.models]
     if config.common_classes:
-        evaluator = CocoEvaluator(_with_common_classes(evaluator.ground_truth, [one.class_names for one in detected]))
+        evaluator = CocoEvaluator(_with_common_classes(evaluator.ground_truth, [names for _, names, _ in detected]))
         _require_comparable(evaluator, index, config)
     models = [
         ComparedModel(
             name=path,
-            rows=one.rows,
-            measures=evaluator.evaluate(one.rows, resamples=config.bootstrap),
-            analysis=ErrorAnalysis(comparison=evaluator.compare(one.rows)),
-            cost=one.cost,
+            rows=rows,
+            measures=evaluator.evaluate(rows, resamples=config.bootstrap),
+            analysis=ErrorAnalysis(comparison=evaluator.compare(rows)),
+            cost=cost,
         )
-        for path, one in zip(config.models, detected, strict=True)
+        for path, (rows, _, cost) in zip(config.models, detected, strict=True)
     ]
     weights = multiplicities(models[0].measures.images, config.bootstrap)
     samples = [resampled(one.analysis.comparison, weights) for one in models]
@@ -134,23 +109,28 @@ def compare_models(config: ComparisonConfig) -> ComparedModels:
         )
         for other, of_other in zip(models[1:], samples[1:], strict=True)
     ]
-    compared = ComparedModels(models=models, pairs=pairs, resamples=config.bootstrap)
-    for line in compared.lines():
-        print(line)
+    for other, pair in zip(models[1:], pairs, strict=True):
+        _print_differences(models[0], other, pair, resamples=config.bootstrap)
     assert config.output_dir is not None
     number_of = {image_id: number for number, image_id in enumerate(models[0].rows.evaluated_ids.tolist())}
     plots = error_plots(
         [(one.name, one.analysis, one.rows) for one in models], index, number_of=number_of, count=_DRAWN_IMAGES
     )
+    numbers = {
+        "images": models[0].measures.images,
+        "resamples": config.bootstrap,
+        "models": [{"name": one.name, "cost": one.cost, "measures": one.measures.to_json()} for one in models],
+        "differences": [pair.to_json() for pair in pairs],
+    }
     files = {
-        "compare.json": json.dumps(compared.to_json(), indent=1) + "\n",
-        "compare.html": comparison_page(compared, plots),
+        "compare.json": json.dumps(numbers, indent=1) + "\n",
+        "compare.html": comparison_page(models, pairs, plots),
     }
     for name, text in files.items():
         with report_write_errors(path := Path(config.output_dir, name)):
             write_text(path, text)
     print(f"\npage: {Path(config.output_dir, 'compare.html')}")
-    return compared
+    return models, pairs
 
 
 def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, config: ComparisonConfig) -> None:
@@ -171,20 +151,17 @@ def _require_comparable(evaluator: CocoEvaluator, index: RecordIndex, config: Co
         raise InputError(f"{truth.source}: no object in {len(ids)} images; expected labeled images")
 
 
-class _Detected(NamedTuple):
-    rows: DetectionRows
-    class_names: tuple[str, ...] | None  # of the detector; None: unknown
-    cost: dict[str, float]
-
-
-def _detected(path: str, truth: GroundTruth, index: RecordIndex, config: ComparisonConfig) -> _Detected:
+def _detected(
+    path: str, truth: GroundTruth, index: RecordIndex, config: ComparisonConfig
+) -> tuple[DetectionRows, tuple[str, ...] | None, dict[str, float]]:
+    """Return detections without masks, the classes of the detector if known, and its cost."""
     print(f"detections of {path}")
     samples = config.eval_samples
     if path.endswith(".json"):
         rows = read_results(path, index, truth, config.class_names, samples=samples)
         if empty := len(rows.evaluated_ids) - len(np.unique(rows.image_ids)):
             print(f"{path}: no detection in {empty} of {len(rows.evaluated_ids)} images; were they evaluated?")
-        return _Detected(rows._replace(masks=None), None, {})
+        return rows._replace(masks=None), None, {}
     detector, milliseconds = config.open_detector(path), []
 
     def detect(images: list[np.ndarray]) -> list[DetectionRows]:
@@ -203,9 +180,7 @@ def _detected(path: str, truth: GroundTruth, index: RecordIndex, config: Compari
     )
     median = float(np.median(milliseconds[1:] or milliseconds))  # the first compiles
     cost = {"milliseconds per image": round(median, 2), "bytes": _bytes(path)}
-    if detector.multiply_adds:
-        cost["multiply-adds per image"] = detector.multiply_adds()
-    return _Detected(rows._replace(masks=None), detector.class_names.names, cost)
+    return rows._replace(masks=None), detector.class_names.names, cost
 
 
 def _with_common_classes(truth: GroundTruth, class_names: list[tuple[str, ...] | None]) -> GroundTruth:
@@ -226,10 +201,12 @@ def _with_common_classes(truth: GroundTruth, class_names: list[tuple[str, ...] |
     return replace(truth, categories=categories, annotations=annotations)
 
 
-def comparison_page(compared: ComparedModels, plots: Iterable[tuple[str, np.ndarray]]) -> str:
+def comparison_page(
+    models: Sequence[ComparedModel], pairs: Sequence[PairedDifferences], plots: Iterable[tuple[str, np.ndarray]]
+) -> str:
     """Return the page as HTML."""
-    first, *others = compared.models
-    ap = compared.pairs[0].numbers.get("AP")
+    first, *others = models
+    ap = pairs[0].numbers.get("AP")
     figure = f"AP {ap.value:+.3f} ({ap.low:+.3f} to {ap.high:+.3f})" if ap else ""
     detectors = [
         (
@@ -238,19 +215,20 @@ def comparison_page(compared: ComparedModels, plots: Iterable[tuple[str, np.ndar
             one.measures.shown_interval("numbers", "AP"),
             shown_measure(one.measures.numbers["AP50"]),
             f"{one.cost['milliseconds per image']:.1f} ms" if one.cost else "",
-            f"{one.cost['multiply-adds per image'] / 1e9:.3g} G" if "multiply-adds per image" in one.cost else "",
             f"{one.cost['bytes'] / 1e6:.1f} MB" if one.cost else "",
         )
-        for one in compared.models
+        for one in models
     ]
-    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image", "Multiply-adds", "Size")
-    pairs = zip(others, compared.pairs, strict=True)
+    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image", "Size")
     figures = image_row(plots)
     order = "From left to right: the detectors in the order of the table, each at its best thresholds."
     shown = legend({name: f"rgb{COLORS[kind]}" for kind, name in COLOR_NAMES.items()}) + paragraph(order) + figures
     sections = {
         "Detectors": table(titles, detectors),
-        **{f"{other.name} against {first.name}": _differences(first, other, pair) for other, pair in pairs},
+        **{
+            f"{other.name} against {first.name}": _differences(first, other, pair)
+            for other, pair in zip(others, pairs, strict=True)
+        },
         "Images on which they differ most": figures and shown,
     }
     objects = sum(first.measures.class_objects.values())

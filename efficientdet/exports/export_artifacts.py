@@ -1,16 +1,19 @@
 """Export of a checkpoint to files that are compared with it, evaluated and timed."""
 
+import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from dataset.files.image_files import read_image
 from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.provenance import (
     FILE_NAME,
     checksums,
@@ -24,17 +27,8 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.evaluation.data_set_evaluator import read_evaluator
-from efficientdet.evaluation.other_detections import detect_images
-from efficientdet.exports.artifact_pages import (
-    MOST_LOST,
-    TABLE_FILES,
-    Artifact,
-    ArtifactTable,
-    Quality,
-    tiling_note,
-)
-from efficientdet.exports.export_format import ExportFormat
+from efficientdet.evaluation.data_set_evaluator import detect_images, read_evaluator
+from efficientdet.exports.exported_file import ExportFormat
 from efficientdet.exports.formats import export_formats
 from efficientdet.inference.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.inference.checkpoint_model import checkpoint_detector, load_model
@@ -44,9 +38,156 @@ from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_di
 from object_detection.coco.matching import Comparison
 from object_detection.coco.measures import CocoMeasures
 from object_detection.geometry.box_geometry import pairwise_iou
+from program_support.atomic_files import report_write_errors, write_text
 from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
+
+TABLE_FILES = ("artifacts.json", "README.md")
+_COLUMNS = ("format", "file", "MB", "median ms", "detections", "agree", "score differs by")
+_QUALITY = ("AP", "AP50", "AP less the checkpoint's")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """AP of a file on the validation records."""
+
+    ap: float
+    ap50: float
+    ap_difference: float  # difference from the checkpoint's AP
+    ap_difference_interval: tuple[float, ...]  # paired 95 % interval over the images; () if not computed
+
+    @property
+    def change(self) -> str:
+        """The difference from the checkpoint's AP, with its interval."""
+        ends = self.ap_difference_interval
+        return f"{self.ap_difference:+.4f}" + (f", 95 % interval {ends[0]:+.4f} to {ends[1]:+.4f}" if ends else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A row of the table."""
+
+    format: str
+    file: str
+    megabytes: float
+    median_ms: float | None  # one image, resizing included; None if the file cannot be run here
+    compared: int  # detections of the checkpoint
+    agreement: float  # fraction that the file finds too: same class, all sides within half a pixel
+    score_difference: float  # largest difference of scores
+    quality: Quality | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactTable:
+    """The table with its header."""
+
+    model: str
+    machine: str
+    versions: dict[str, str]
+    compared_in: str  # definition of agreement
+    checkpoint: Quality | None
+    validation_images: int
+    calibration_images: int
+    artifacts: Sequence[Artifact]
+
+    def write(self, folder: str, description: Description) -> None:
+        """Write artifacts.json, and README.md with the table and what its users must know of the model.
+
+        Raises:
+            InputError: they cannot be written.
+        """
+        texts = json.dumps(asdict(self), indent=1) + "\n", "\n".join([*self._card(description), *self._lines()]) + "\n"
+        for name, text in zip(TABLE_FILES, texts, strict=True):
+            with report_write_errors(Path(folder, name)):
+                write_text(Path(folder, name), text)
+
+    def _card(self, description: Description) -> list[str]:
+        """Return the lines of a model card, https://huggingface.co/docs/hub/model-cards."""
+        names = [category["name"] for category in description.categories]
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        header: dict[str, Any] = {
+            "library_name": "efficientdet-tf2",
+            "pipeline_tag": "object-detection",
+            "tags": ["object-detection", self.model],
+        }
+        if self.checkpoint:
+            metrics = {"AP": self.checkpoint.ap, "AP50": self.checkpoint.ap50}
+            result = {
+                "task": {"type": "object-detection"},
+                "dataset": {"name": "validation images", "type": "custom"},
+                "metrics": [{"type": name, "value": round(value, 4)} for name, value in metrics.items()],
+            }
+            header["model-index"] = [{"name": self.model, "results": [result]}]
+        return [
+            "---",
+            yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip(),
+            "---",
+            "",
+            f"# {self.model}: {shown}",
+            "",
+            f"Input size {description.hparams['image_size']}, {len(names)} classes. "
+            f"Score threshold: {ScoreThresholds.stored_in(description)}.",
+            "",
+            "```python",
+            "import efficientdet",
+            "",
+            f'detections = efficientdet.load_detector("{self.artifacts[0].file}").predict("image.jpg")',
+            "```",
+            "",
+            *([f"{tiling_note(description)}.", ""] if description.tiling else []),
+            f"[{FILE_NAME}]({FILE_NAME}) has its training and the checksums of all files. License: not stated; it "
+            "depends on the training images and on the weights that the training started from.",
+            "",
+        ]
+
+    def _lines(self) -> list[str]:
+        titles: tuple[str, ...] = _COLUMNS
+        measured = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it."
+        if self.checkpoint:
+            titles += _QUALITY
+            measured = (
+                f"AP of {self.validation_images} images of the validation records; the checkpoint has "
+                f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}."
+            )
+        return [
+            f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
+            f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
+            measured,
+            *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
+            "",
+            *(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles))),
+            *(f"| {' | '.join(_cells(line)[: len(titles)])} |" for line in self.artifacts),
+        ]
+
+
+def _cells(line: Artifact) -> list[str]:
+    quality = line.quality
+    return [
+        line.format,
+        line.file,
+        f"{line.megabytes}",
+        "-" if line.median_ms is None else f"{line.median_ms}",
+        f"{line.compared}",
+        f"{line.agreement:.1%}",
+        f"{line.score_difference:.2g}",
+        *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", quality.change] if quality else "---"),
+    ]
+
+
+def tiling_note(description: Description) -> str:
+    """Return what users of the files of a model that was trained on tiles must know."""
+    return (
+        f"Trained on {description.tiling}: load_detector, infer.py, eval.py and serve.py detect in them and merge what "
+        "they find; other programs, and the web page, are given a complete image and must do this themselves"
+    )
+
+
+def files_to_publish(folder: str | Path) -> list[str]:
+    """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
+    exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
+    return [*TABLE_FILES, FILE_NAME, *exported]
+
 
 BATCHES = (1, 2, 8)  # batch sizes in which files are compared
 PIXELS = 0.5  # tolerance of the sides of agreeing detections
@@ -71,7 +212,6 @@ class Agreement(NamedTuple):
     compared: int
     share: float  # fraction of detections of both lists with a partner in the other
     score_difference: float  # largest difference between detections of equal rank
-    box_difference: float = 0.0  # largest difference of a side between partners in pixels
 
 
 def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
@@ -100,8 +240,7 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     share = sum(int(shown[row]) + int(others_shown[other]) for other, row in pairs.items()) / total
     common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
     difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
-    farthest = max((float(distances[row, other]) for other, row in pairs.items()), default=0.0)
-    return Agreement(count, share, float(difference), farthest)
+    return Agreement(count, share, float(difference))
 
 
 class ArtifactComparison:
@@ -151,9 +290,9 @@ class ArtifactComparison:
                 ]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
-        median, p99 = None, None
+        median = None
         if detect and not form.runs_in:
-            median, p99 = times(partial(detect, self._images[:1]), runs=self._runs)
+            median = median_ms(partial(detect, self._images[:1]), runs=self._runs)
         quality = None
         if self.measures and detect:
             measures, matched = self._measured(detect)
@@ -163,10 +302,8 @@ class ArtifactComparison:
             file=path.name,
             megabytes=round(sum(file.stat().st_size for file in form.files(path)) / 1e6, 2),
             median_ms=median,
-            p99_ms=p99,
             compared=compared // len(BATCHES),
             agreement=share,
-            box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0),
             quality=quality,
         )
@@ -188,29 +325,22 @@ class ArtifactComparison:
 
 
 def quality_of(measures: CocoMeasures, reference: CocoMeasures, *, interval: tuple[float, ...] = ()) -> Quality:
-    """Return AP, its difference from the reference's, and the classes that lose more than MOST_LOST, most first."""
-    losses = {name: reference.class_ap[name] - ap for name, ap in measures.class_ap.items()}
+    """Return AP and its difference from the reference's."""
     return Quality(
         ap=measures.numbers["AP"],
         ap50=measures.numbers["AP50"],
         ap_difference=measures.numbers["AP"] - reference.numbers["AP"],
         ap_difference_interval=interval,
-        class_losses={
-            name: losses[name] for name in sorted(losses, key=lambda name: -losses[name]) if losses[name] > MOST_LOST
-        },
     )
 
 
-def times(run: Callable[[], object], *, runs: int) -> tuple[float, float]:
-    """Return median and 99th percentile in milliseconds."""
-    seconds = np.array([_seconds(run) for _ in range(_FEWEST_RUNS + runs)][_FEWEST_RUNS:])
-    return round(1e3 * float(np.median(seconds)), 2), round(1e3 * float(np.percentile(seconds, 99)), 2)
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def median_ms(run: Callable[[], object], *, runs: int) -> float:
+    """Return the median time of a run in milliseconds."""
+    ends = [time.perf_counter()]
+    for _ in range(_FEWEST_RUNS + runs):
+        run()
+        ends.append(time.perf_counter())
+    return round(1e3 * float(np.median(np.diff(ends)[_FEWEST_RUNS:])), 2)
 
 
 def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from efficientdet.configuration.flag_paths import existing_file, typed_name
 from efficientdet.configuration.model_config import ModelConfig, require_package, require_runtime
-from efficientdet.exports.export_format import ExportFormat
+from efficientdet.exports.exported_file import ExportFormat
 from program_support.errors import InputError, nearest_name
 from program_support.plugins import load_plugins
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.quickstart_recipe import QuickstartRecipe
+from efficientdet.families.preset_values import QuickstartRecipe
 from model.weight_arrays import model_arrays
 
 if TYPE_CHECKING:
@@ -64,11 +64,10 @@ class Family(Generic[AnyHyperparameters]):
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
     adaptable_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that fine-tuning may change
-    color_jitter: ClassVar[bool] = False  # whether training images get torchvision's color jitter
     # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
-    # Entries of MLPerf's log. "benchmarks": the id from a version of the rules on, None: none. "values": names of
-    # hyperparameters by the rules' names. "logs_weights": whether the initialized weights are listed.
+    # Entries of MLPerf's log. "benchmark": the id in the rules. "values": names of hyperparameters by the rules' names.
+    # "logs_weights": whether the initialized weights are listed.
     mlperf: ClassVar[Mapping[str, Any]] = {}
 
     def build(self, hparams: AnyHyperparameters, *, num_classes: int, precision: str = "float32") -> "DetectionModel":

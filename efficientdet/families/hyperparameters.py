@@ -157,7 +157,7 @@ class OptimizerHyperparameters:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleHyperparameters:
-    """Hyperparameters of the learning rate schedule; see `efficientdet.optimization.schedule`."""
+    """Hyperparameters of the learning rate schedule; see `efficientdet.optimization.optimizer`."""
 
     RATE_PER_64: ClassVar[float] = 0.08  # published peak learning rate for a global batch size of 64
     RATE_OPTIMIZER: ClassVar[str] = "sgd"  # the optimizer that it was published for

@@ -3,21 +3,18 @@
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.input.augmentation import Augmentation, ColorJitter, RandomTile
+from dataset.input.augmentation import Augmentation, RandomTile
 from dataset.input.copy_paste import CopyPaste
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.tiling import Tiling
 from efficientdet.families.hyperparameters import Hyperparameters
 
 
 def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_size: int, **settings: Any) -> InputConfig:
     """Return the input configuration of a family. `settings` are further fields of `InputConfig`."""
-    family = hparams.family
-    resize = family.resize_rule(hparams)
     return InputConfig(
-        resize=resize,
+        resize=hparams.family.resize_rule(hparams),
         augmentation=training_augmentation(hparams),
-        color_jitter=ColorJitter() if family.color_jitter else None,
         copy_paste=CopyPaste(hparams.copy_paste_probability) if hparams.copy_paste_probability else None,
         tiling=Tiling.of_hyperparameters(vars(hparams)),
         least_visible=hparams.tile_least_visible if hparams.tile_size and hasattr(hparams, "ignore_in_crowds") else 0.0,
@@ -41,4 +38,5 @@ def training_augmentation(hparams: Hyperparameters) -> Augmentation:
         tiling=tiling,
         jitter_min=getattr(augmentation, "jitter_min", 1.0),
         jitter_max=getattr(augmentation, "jitter_max", 1.0),
+        color_jitter=augmentation.color_jitter,
     )

@@ -64,7 +64,7 @@ def build_detector(hparams, *, num_classes: int, precision: str = "float32") -> 
     """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
     import keras
 
-    from model.initial_values import draw_on_host
+    from model.detection_model import draw_on_host
 
     if keras.backend.backend() != "jax":
         return hparams.family.build(hparams, num_classes=num_classes, precision=precision)

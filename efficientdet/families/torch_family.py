@@ -11,6 +11,7 @@ from efficientdet.families.published_files import BACKBONES
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
+    from dataset.input.resize import ResizeRule
 
 YX_OF_XY = [1, 0, 3, 2]  # torch's offsets are (t_x, t_y, t_w, t_h), Keras layers here have (t_y, t_x, t_h, t_w)
 _NORM_ROLES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -30,7 +31,10 @@ class TorchHyperparameters(Hyperparameters):
         }.items()
     }
 
-    backbone_name: str  # declared only: the class of a family defines valid names and default
+    # Declared only: the class of a family defines valid values and defaults
+    backbone_name: str
+    resize: str
+    longer_side: int
 
 
 AnyTorchHyperparameters = TypeVar("AnyTorchHyperparameters", bound=TorchHyperparameters)
@@ -59,6 +63,14 @@ class TorchFamily(Family[AnyTorchHyperparameters]):
             return super().named_arrays(arrays, names, averaged=averaged)
         translated = from_torch(arrays, names, module=self.translated_name)
         return {name: self.translated_layout(name, array) for name, array in translated.items()}
+
+    def resize_rule(self, hparams: AnyTorchHyperparameters) -> "ResizeRule":
+        """Return the rule of hparam resize; "fit" is torchvision's, which keeps the aspect ratio."""
+        from dataset.input.resize import fit_within, letterbox, stretch
+
+        if hparams.resize == "fit":
+            return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
+        return {"letterbox": letterbox, "stretch": stretch}[hparams.resize](hparams.input_size)
 
     def augmentation(self, hparams: AnyTorchHyperparameters) -> "Augmentation":
         """Return torchvision's augmentation: resize and random horizontal flip."""

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,7 +78,6 @@ def open_checkpoint(config: ModelConfig, *, batch_size: int, owns_process: bool 
         runtime=config.runtime,
         int8_images=config.int8_images,
     )
-    opened = replace(opened, multiply_adds=partial(multiply_adds, restored.detector.network))
     on_cpu = restored.detector.postprocessing.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
     if once and opened.tiling is None and config.runtime == "keras" and on_cpu:
         return replace(opened, detect=tensorflow_cpu.run_eagerly(opened.detect))

@@ -6,7 +6,7 @@ Imports neither Keras nor TensorFlow.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,7 +69,6 @@ class Detector:
         thresholds: scores from which `predict` returns detections; `print(detector.thresholds)` shows them.
         batch_size: number of images that `predict` detects in at a time.
         value_range: values of images with more than 8 bits per channel that become 0 and 255, as in the training data.
-        multiply_adds: function that counts those of one image, see `model.multiply_adds`; None: unknown.
         tiling: the tiles in which it detects, those of its training; None: in complete images.
         score_maps: the calibration stored with the model, by category id; for `with_calibrated_scores`.
         read_frames: function that yields the frames of a video file, camera or stream; for `track`.
@@ -80,7 +79,6 @@ class Detector:
     thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     batch_size: int = 1
     value_range: ValueRange = FULL_RANGE
-    multiply_adds: Callable[[], int] | None = None
     tiling: Tiling | None = None
     score_maps: Mapping[int, ScoreMap] = field(default_factory=dict)
     read_frames: "Callable[[str], Iterable[VideoFrame]] | None" = None
@@ -166,7 +164,7 @@ class Detector:
 
     def without_functions(self) -> "Detector":
         """Return what is known of the detector, for another machine than the one that detects."""
-        return replace(self, detect=_detect_elsewhere, multiply_adds=None, read_frames=None)
+        return replace(self, detect=_detect_elsewhere, read_frames=None)
 
     def predict(
         self, images: "AnyImage | Sequence[AnyImage]", *, min_score: float | None = None
@@ -205,7 +203,6 @@ class Detector:
         *,
         min_score: float | None = None,
         frames_per_second: float = 25.0,
-        counts: Any = None,
     ) -> "Iterator[ImageDetections]":
         """Detect the objects in consecutive frames; an object has the same identity in all of them.
 
@@ -217,7 +214,6 @@ class Detector:
                 as for `predict`, or the frames of `efficientdet.read_frames`.
             min_score: lowest score of detections that begin a track. Default: as for `predict`.
             frames_per_second: frame rate of arrays and images.
-            counts: `TrackCounts`, lines and zones, which are updated with each frame.
 
         Yields:
             The detections of each frame that belong to a track, with `track_ids`.
@@ -236,7 +232,6 @@ class Detector:
             self.class_names,
             thresholds=thresholds,
             frames_per_second=frames_per_second,
-            counts=counts,
             batch_size=self.batch_size,
             value_range=self.value_range,
         )

@@ -20,9 +20,10 @@ def keras_predictor(detector: DetectionModel, *, compiled: bool, constant_weight
 
     It uses the weights of the network at each call; with `constant_weights`, the present ones.
     """
+    constants = device.present_weights(detector.network) if constant_weights else None
     if compiled or accelerator_count() or not detector.postprocessing.detects_on_host:
-        return _backend_predictor(detector, use_xla=compiled, constant_weights=constant_weights)
-    return host_predictor(detector, _backend_network(detector, constant_weights=constant_weights))
+        return _backend_predictor(detector, use_xla=compiled, constants=constants)
+    return host_predictor(detector, _backend_network(detector, constants))
 
 
 def host_predictor(detector: DetectionModel, network: Callable[..., list[Any]]) -> Predictor:
@@ -64,7 +65,7 @@ def host_predictor(detector: DetectionModel, network: Callable[..., list[Any]]) 
     return Predictor(detect, outputs, postprocess)
 
 
-def _backend_predictor(detector: DetectionModel, **settings: bool) -> Predictor:
+def _backend_predictor(detector: DetectionModel, **settings: Any) -> Predictor:
     """Return the detector as programs of the Keras backend, which are compiled at their first call."""
 
     def detect(images, sizes):
@@ -74,13 +75,13 @@ def _backend_predictor(detector: DetectionModel, **settings: bool) -> Predictor:
     return Predictor(*(device.compiled(program, detector.network, **settings) for program in programs))
 
 
-def _backend_network(detector: DetectionModel, *, constant_weights: bool) -> Callable[..., list[Any]]:
+def _backend_network(detector: DetectionModel, constants: device.Weights | None) -> Callable[..., list[Any]]:
     """Return the network, run by the Keras backend, as a `Network`."""
     program = device.compiled(
         lambda images, sizes: detector.postprocessing.host_outputs(detector.outputs(images, sizes)),
         detector.network,
         use_xla=False,
-        constant_weights=constant_weights,
+        constants=constants,
     )
 
     def run(images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:

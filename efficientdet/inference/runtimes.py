@@ -12,9 +12,8 @@ import numpy as np
 
 from efficientdet.devices.runtime_environment import kept_signal_stack
 from object_detection.structures import DETECTIONS, Detections, Tensor
-from program_support.errors import InputError, printable
+from program_support.errors import InputError, printable, silenced_stderr
 from program_support.processor import available_cores
-from program_support.silenced_stderr import silenced_stderr
 
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}

@@ -1,10 +1,7 @@
 """Frames of videos, cameras and streams, and the detections in them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,26 +35,10 @@ class FrameDetections(NamedTuple):
     Attributes:
         frame: the frame.
         rows: the detections, highest score first, boxes in pixels of the frame.
-        counts: the counts of lines and zones up to this frame; None without tracks.
     """
 
     frame: VideoFrame
     rows: DetectionRows
-    counts: Any = None  # `TrackCounts`
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackSettings:
-    """Settings of what is counted and written of the tracks of each video.
-
-    Attributes:
-        lines, zones: see `TrackCounts`.
-        mot_folder: the folder of the files of `--format=mot`; None: none are written.
-    """
-
-    lines: Sequence[str] = ()
-    zones: Sequence[str] = ()
-    mot_folder: Path | None = None
 
 
 def utc_text(moment: datetime) -> str:

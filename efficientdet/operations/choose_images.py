@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataset.files.image_files import find_images
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, records_of, required, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of

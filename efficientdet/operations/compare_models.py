@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_paths import existing_file, program, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.evaluation.image_folder import open_data
 from efficientdet.exports.formats import format_of
+from efficientdet.operations.evaluate_model import open_data
 from efficientdet.operations.results import ComparisonResult
 from efficientdet.options.evaluate import CompareOptions
 from efficientdet.prediction.open_model import load_detector
@@ -38,11 +38,13 @@ def compare(options: CompareOptions) -> ComparisonResult:
 
     with claimed_outputs(page, numbers), opened_records as records:
         resolved = {"output_dir": output_dir, "records": records, "class_names": class_names}
-        compared = compare_models(ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector}))
+        models, pairs = compare_models(
+            ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector})
+        )
     return ComparisonResult(
-        numbers={one.name: one.measures.numbers for one in compared.models},
-        differences={pair.name: pair.numbers for pair in compared.pairs},
-        class_differences={pair.name: pair.classes for pair in compared.pairs},
+        numbers={one.name: one.measures.numbers for one in models},
+        differences={pair.name: pair.numbers for pair in pairs},
+        class_differences={pair.name: pair.classes for pair in pairs},
         page=page,
         json=numbers,
     )

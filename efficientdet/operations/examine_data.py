@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.format_recognition import recognize
+from dataset.conversion.any_format import recognize
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
@@ -46,7 +46,7 @@ def _hyperparameters(options: ExamineOptions) -> tuple[Hyperparameters, frozense
     if (checkpoint := existing_checkpoint(options.pretrained_ckpt, "pretrained_ckpt")) is None:
         return hparams, frozenset()
     prepare_environment()
-    from efficientdet.checkpoints.pretrained_weights import read_source
+    from efficientdet.checkpoints.restore import read_source
 
     given = parse_overrides(options.hparams)
     fixed = read_source(checkpoint).fixed_settings(hparams, given)
@@ -80,9 +80,8 @@ def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> Labeled
 
 def _read_annotations(options: ExamineOptions) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
+    from dataset.conversion.any_format import labeled_annotations, read_labels
     from dataset.conversion.folder_files import ImageFolder
-    from dataset.conversion.label_splits import read_labels
-    from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
     folder = image_folder(options.images)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dataset.files.image_files import find_images
 from dataset.files.untrusted_values import error_context
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
@@ -21,7 +21,7 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
 from efficientdet.options.export import ExportOptions
-from efficientdet.weights.hub_files import parts_of, publish, require_library
+from efficientdet.weights.downloads import parts_of, publish, require_library
 from program_support.errors import InputError
 
 
@@ -48,8 +48,7 @@ def export(options: ExportOptions) -> ExportResult:
         **calibrated,
     }
     prepare_environment()
-    from efficientdet.exports.artifact_pages import files_to_publish
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts, files_to_publish
 
     table = export_artifacts(
         model_config(prefix, overrides, options, precision="float32", use_xla=False),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import program, required, writable_folder
 from efficientdet.configuration.model_config import (
     checked_overrides,
@@ -23,8 +23,7 @@ from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
-from efficientdet.weights.downloads import local_path
-from efficientdet.weights.hub_files import SCHEME
+from efficientdet.weights.downloads import SCHEME, local_path
 from program_support.engines import LOCAL
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
@@ -40,7 +39,6 @@ def infer(options: InferOptions) -> None:
         messages = Messages(
             json_lines=options.json_lines,
             mqtt=options.mqtt,
-            webhook=options.webhook,
             append=inputs.camera is not None,
             standard_output=output,
         )
@@ -118,15 +116,12 @@ def _tiling(options: InferOptions) -> Tiling | None:
 def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str]) -> None:
     """Raise InputError if options of tracks cannot be followed."""
     if not options.track:
-        given = [f"--{name}" for name in ("count_line", "zone") if getattr(options, name)]
-        given += [f"--format={MOT}"] * (MOT in formats)
-        if given:
-            raise InputError(f"{given[0]} needs --track, which is missing")
+        if MOT in formats:
+            raise InputError(f"--format={MOT} needs --track, which is missing")
         return
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
-    load_plugin("efficientdet.tracking", "counts")(lines=options.count_line, zones=options.zone)
 
 
 define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

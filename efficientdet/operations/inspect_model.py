@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import existing_file, program, required, writable_file, writable_folder
 from efficientdet.configuration.model_config import (
     ModelConfig,
@@ -68,8 +68,8 @@ def _benchmark(model: ModelConfig, options: InspectOptions) -> None:
     if options.trace_filename:
         writable_folder(options.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or options.saved_model_dir))
-    from efficientdet.benchmark.measurements import benchmark
     from efficientdet.devices.memory import report_out_of_memory
+    from efficientdet.operations.benchmark_model import benchmark
 
     with (
         claimed_outputs(options.output_json, options.dllogger_path),

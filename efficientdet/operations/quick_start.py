@@ -1,16 +1,16 @@
 """The operation of quickstart.py: check the options, then convert, train, evaluate and export."""
 
 from dataset.files.image_files import image_source
-from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_paths import program, writable_folder
 from efficientdet.configuration.model_config import checked_overrides
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import ModelOptions
 from efficientdet.options.quickstart import NO_WEIGHTS, QUICKSTART_MODEL, QuickstartConfig, QuickstartOptions
+from efficientdet.options.train import PRETRAINED_BACKBONE
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
 

@@ -1,6 +1,5 @@
-"""Result types of the Python interface: frozen dataclasses, shown as lines of text and, in a notebook, as a table."""
+"""Result types of the Python interface: frozen dataclasses, shown as lines of text."""
 
-import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -29,14 +28,6 @@ class _Result:
         rows = list(self._rows())
         width = max(len(name) for name, _ in rows)
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in rows)])
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
-            f"{html.escape(value)}</td></tr>"
-            for name, value in self._rows()
-        )
-        return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
 
 
 def _shown(value: Any) -> str:

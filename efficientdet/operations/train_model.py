@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.records.record_files import value_range_of_records
-from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.checkpoints.checkpoint import existing_backbone, existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
@@ -16,11 +16,10 @@ from efficientdet.configuration.flag_paths import (
     writable_folder,
 )
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
-from efficientdet.options.train import TrainOptions, TrainSettings
+from efficientdet.options.train import TrainingConfig, TrainOptions, TrainSettings
 from efficientdet.run_log.loggers import check_loggers
 from program_support.checked_fields import values_of
 from program_support.command_line import whole_numbers

@@ -14,8 +14,7 @@ class JaxStep(TrainStep):
     """Training step of JAX; see `build_train_step`.
 
     Between steps the state stays on the devices and the variables are outdated until `store`; the next step after that
-    starts from the variables. With `World.state_parts` each device holds and updates only its part of the optimizer's
-    slots and of the average (ZeRO stage 1, Rajbhandari et al. 2020).
+    starts from the variables.
     """
 
     def __init__(self, *args, **kwargs):
@@ -23,17 +22,7 @@ class JaxStep(TrainStep):
         self._state = None
         self._devices = (self.world.devices, self.world.size)  # devices per process, number of processes
         self._replicated = replicated(*self._devices)
-        of_vectors = sharded(*self._devices) if self.world.state_parts > 1 else self._replicated
-        slots = {
-            name: of_vectors if name in self.optimizer.slots else self._replicated for name in self.optimizer.variables
-        }
-        self._shardings = {
-            "trained": self._replicated,
-            "others": self._replicated,
-            "optimizer": slots,
-            "average": of_vectors,
-        }
-        self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=(self._shardings, self._replicated))
+        self._compiled = jax.jit(self._step, donate_argnums=0, out_shardings=self._replicated)
         self._is_compiled = False
 
     def __call__(self, batch: Batch, learning_rate: float, stop_requested: bool = False) -> dict:
@@ -55,7 +44,7 @@ class JaxStep(TrainStep):
         state = self._state
         if state is None:
             values = jax.tree.map(lambda variable: variable.value, self._variables())
-            state = self._resharded(replicate(values, *self._devices), self._shardings)
+            state = replicate(values, *self._devices)
         requests = np.zeros(self.world.devices, np.float32)
         requests[0] = stop_requested
         return (
@@ -72,18 +61,12 @@ class JaxStep(TrainStep):
         array = np.asarray(array)
         return shard_batch(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)), *self._devices)
 
-    def _resharded(self, state, shardings):
-        """Return the state with other shardings; a program of all processes, because each holds only its parts."""
-        if self.world.state_parts == 1:
-            return state
-        return finished(jax.jit(lambda each: each, out_shardings=shardings)(state))
-
     def store(self) -> None:
         """See `TrainStep`. Without a step since the last call, the variables are placed as after one."""
         if self._state is None:
             values = replicate(jax.tree.map(lambda variable: variable.value, self._variables()), self.world.devices)
         else:
-            values = local(self._resharded(self._state, self._replicated), self.world.devices)
+            values = local(self._state, self.world.devices)
         jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), values)
         self._state = None
 

@@ -9,12 +9,13 @@ same code therefore runs in TensorFlow's step, which assigns to variables, and i
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.families.hyperparameters import OptimizerHyperparameters, rate_factors
+from efficientdet.families.hyperparameters import OptimizerHyperparameters, ScheduleHyperparameters, rate_factors
 from model import tensorflow_cpu
 from model.detection_model import named_variables
 from object_detection.structures import Tensor
@@ -25,38 +26,32 @@ _GROWTH_STEPS = 2000  # the loss scale doubles after this number without an over
 
 
 class Packing:
-    """Layout of tensors in a vector: one after the other in the order of `shapes`, in row-major order.
+    """Layout of tensors in a vector: one after the other in the order of `shapes`, in row-major order."""
 
-    The vector ends with zeros where its size would not be divisible by `parts`.
-    """
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], *, parts: int = 1):
+    def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = [tuple(shape) for shape in shapes]
         sizes = [math.prod(shape) for shape in self.shapes]
-        self._padding = -sum(sizes) % parts
-        self.size = sum(sizes) + self._padding
-        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes) if self._padding else len(sizes) - 1)]
+        self.size = sum(sizes)
+        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
 
     def pack(self, tensors: Sequence, dtype: str = "float32"):
         """Return the tensors as one vector, [size]."""
-        padding = [ops.zeros(self._padding, dtype)] if self._padding else []
-        return ops.concatenate([*(ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors), *padding])
+        return ops.concatenate([ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors])
 
     def unpack(self, vector) -> list:
         """Return the tensors of a vector [size], with its dtype."""
-        # TensorFlow cannot split at an empty list of places. Padding is one part more.
+        # TensorFlow cannot split at an empty list of places
         parts = ops.split(vector, self._ends) if self._ends else [vector]
-        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def vector(self, arrays: Iterable) -> np.ndarray:
         """Return `pack` as a NumPy array: outside of a program, an accelerator would compile each of its operations."""
-        parts = [np.ravel(np.asarray(array, np.float32)) for array in arrays]
-        return np.concatenate([*parts, np.zeros(self._padding, np.float32)])
+        return np.concatenate([np.ravel(np.asarray(array, np.float32)) for array in arrays])
 
     def arrays(self, vector) -> list[np.ndarray]:
         """Return `unpack` as NumPy arrays, with one copy from the device."""
         parts = np.split(np.asarray(vector), self._ends)
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 class PackedOptimizer:
@@ -82,16 +77,14 @@ class PackedOptimizer:
         variables: list[keras.Variable],
         rate_factors: Sequence[float] | None = None,
         decays: Sequence[bool] | None = None,
-        *,
-        parts: int = 1,
     ) -> None:
         """Create the state for these weights, whose gradients come in the same order; later calls do nothing.
 
         rate_factors: factor of the learning rate for each weight. decays: whether a decoupled weight decay applies to
-        each weight; None: to all. parts: the slots' sizes are divisible by it.
+        each weight; None: to all.
         """
         if not hasattr(self, "packing"):
-            self.packing = Packing([variable.shape for variable in variables], parts=parts)
+            self.packing = Packing([variable.shape for variable in variables])
             self._rate_factors = list(rate_factors or [1.0] * len(variables))
             self._decays = list(decays or [True] * len(variables))
             self.slot_variables = {
@@ -211,14 +204,12 @@ class WeightAverage:
 
     d = min(decay, (1 + t) / (10 + t)). The average starts at the initial weights, whose influence vanishes within a few
     dozen steps because d starts small.
-
-    parts: the size of the packed average is divisible by it.
     """
 
-    def __init__(self, variables: list[keras.Variable], *, decay: float, parts: int = 1):
+    def __init__(self, variables: list[keras.Variable], *, decay: float):
         self.decay = decay
         self.variables = variables
-        self.packing = Packing([variable.shape for variable in variables], parts=parts)
+        self.packing = Packing([variable.shape for variable in variables])
         values = self.packing.vector(variable.value for variable in variables)
         self.packed = keras.Variable(values, trainable=False, name="average")
 
@@ -298,3 +289,56 @@ def _clipping_factors(gradients: Sequence[Tensor], limit: float) -> Tensor:
     alone = limit / ops.maximum(norms, limit)
     together = ops.sqrt(ops.sum(ops.square(norms * alone)))
     return alone * (limit / ops.maximum(together, limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Learning rate as a function of the step.
+
+    Before W = warmup_steps: warmup_init + s / W * (peak_learning_rate - warmup_init). Then peak_learning_rate times the
+    factor of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
+    - "cosine": e + (1 - e) (1 + cos(pi (s - W) / (T - W))) / 2 with e = end_factor; from T on e, where T exceeds W;
+    - "stepwise": 1, and drop_factor times less from each of drop_steps on;
+    - "constant": 1.
+    """
+
+    peak_learning_rate: float
+    warmup_init: float
+    warmup_steps: int
+    total_steps: int
+    method: str = "cosine"
+    drop_steps: tuple[int, ...] = ()
+    drop_factor: float = 0.1
+    end_factor: float = 0.0
+
+    @classmethod
+    def from_hyperparameters(
+        cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int
+    ) -> "Schedule":
+        """Return the schedule of hyperparameters in epochs; fractions of a step are truncated as in the reference."""
+
+        def steps(epochs: float) -> int:
+            return int(epochs * steps_per_epoch)
+
+        return cls(
+            peak_learning_rate=peak_learning_rate,
+            warmup_init=hparams.lr_warmup_init,
+            warmup_steps=max(steps(hparams.lr_warmup_epoch), hparams.lr_warmup_least_steps),
+            total_steps=steps(hparams.num_epochs),
+            method=hparams.lr_decay_method,
+            drop_factor=hparams.lr_drop_factor,
+            end_factor=hparams.lr_end_factor,
+            drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)),
+        )
+
+    def __call__(self, step: float) -> float:
+        """Return the learning rate of step `step` (0 is the first), which a plan may place between two steps."""
+        if step < self.warmup_steps:
+            return self.warmup_init + step / self.warmup_steps * (self.peak_learning_rate - self.warmup_init)
+        if self.method == "stepwise":
+            return self.peak_learning_rate * self.drop_factor ** sum(step >= drop for drop in self.drop_steps)
+        if self.method == "constant" or self.total_steps <= self.warmup_steps:
+            return self.peak_learning_rate  # warm-up takes all steps: none are left for the decay
+        progress = min((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 1.0)
+        rest = (1.0 - self.end_factor) * self.peak_learning_rate
+        return self.end_factor * self.peak_learning_rate + 0.5 * rest * (1.0 + math.cos(math.pi * progress))

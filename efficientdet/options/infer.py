@@ -88,22 +88,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "Detections of a track are drawn with its number and color, others are not."
         ),
     ] = False
-    count_line: Annotated[
-        tuple[str, ...],
-        Help(
-            "With --track: count the objects that cross a line, [NAME:]X1,Y1,X2,Y2 in pixels or fractions of the "
-            "frame. In is from its left to its right side, seen from the first point.",
-            repeats=True,
-        ),
-    ] = ()
-    zone: Annotated[
-        tuple[str, ...],
-        Help(
-            "With --track: count the objects in a zone, [NAME:]X1,Y1,X2,Y2 (a rectangle) or more corners (a polygon), "
-            "in pixels or fractions of the frame.",
-            repeats=True,
-        ),
-    ] = ()
     save: Annotated[
         str,
         one_of("video", "events", "none"),
@@ -133,7 +117,4 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
             "Publish the drawn detections when the number of objects of a class changes: "
             "mqtt://USER:PASSWORD@HOST:PORT/TOPIC, or mqtts:// with TLS."
         ),
-    ] = None
-    webhook: Annotated[
-        str | None, Help("As --mqtt, by HTTP POST to an address such as https://HOST/PATH, as JSON.")
     ] = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
-from dataset.class_files import CLASS_FILE_SUFFIXES
+from dataset.class_names import CLASS_FILE_SUFFIXES
 from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import DEFAULT_MODEL, model_names
 from program_support.checked_fields import CountOrZero, Help, Share, checked, one_of

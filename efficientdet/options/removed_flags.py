@@ -21,6 +21,7 @@ _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
+_COUNTS = Gone("supervision's LineZone and PolygonZone count the tracks of load_detector(..).track(..)")
 _MISS_RATE = Gone("no user asked for thresholds with a guaranteed miss rate; the best F1 is stored")
 _THRESHOLD = Gone("the thresholds with the best F1 are used; --min_score_thresh sets another", ("f1",))
 _EXPORTS = Gone("export.py --output_dir=FOLDER --formats=.. writes such files")
@@ -56,6 +57,17 @@ GONE = {
         "input_partition_dims": _TPU,
         "iterations_per_loop": _TPU,
         "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
+        "mlperf_cache_cleared": Gone("--mlperf_submission=cache_clear=True has it", _SWITCHED_OFF, boolean=True),
+        **dict.fromkeys(
+            (
+                "mlperf_division",
+                "mlperf_organization",
+                "mlperf_platform",
+                "mlperf_ruleset",
+                "mlperf_status",
+            ),
+            Gone("--mlperf_submission=KEY=VALUE,.. has it, such as submission_org=NAME"),
+        ),
         "num_cores": _TPU,
         "num_cores_per_replica": _TPU,
         "on_nan": Gone("a NaN or infinite loss ends a training; the command resumes, with a lower --lr", ("stop",)),
@@ -66,6 +78,11 @@ GONE = {
             boolean=True,
         ),
         "run_epoch_in_child_process": Gone("a training is one process", ("True", "False"), boolean=True),
+        "shard_optimizer_state": Gone(
+            "each device holds the optimizer's state: nothing was measured on several devices",
+            _SWITCHED_OFF,
+            boolean=True,
+        ),
         "steps_per_execution": Gone("a step is one compiled program and reports after each", ("1",)),
         "strategy": Gone(
             "a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."
@@ -92,8 +109,11 @@ GONE = {
         "apply_exif_orientation": Gone(
             "images are rotated by their EXIF orientation, as in all programs", ("True",), True
         ),
+        "count_line": _COUNTS,
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
         "threshold": _THRESHOLD,
+        "webhook": Gone("--json_lines=- writes each frame for a program that posts it; --mqtt publishes changes"),
+        "zone": _COUNTS,
     },
     "quickstart": {
         "folds": Gone("a cross-validation by the quick start was removed; train.py trains on any records"),

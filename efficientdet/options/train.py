@@ -1,24 +1,26 @@
 """Options of a training: the flags of train.py and the arguments of `efficientdet.train`."""
 
 import re
-from typing import Annotated
+from dataclasses import field
+from typing import Annotated, Any
 
+from dataset.class_names import ClassNames
+from efficientdet.families.hyperparameters import Hyperparameters, stated_classes
 from efficientdet.options.model import EvaluatedRecords, GroundTruth, MachineOptions, ModelOptions
 from efficientdet.options.removed_flags import AUTOML_MODES
 from program_support.checked_fields import (
     Count,
     CountOrZero,
     Help,
-    Limit,
     NonNegative,
     Positive,
     Share,
     checked,
     one_of,
 )
+from program_support.errors import InputError
 
 TRAINING_MODES = one_of("train", "train300", "traineval")
-_NAME = Limit(lambda value: bool(value.strip()), "a name")
 
 
 @checked
@@ -94,13 +96,6 @@ class TrainSettings(MachineOptions):
         Count | None,
         Help("Number of devices per process under KERAS_BACKEND=jax. Default: all that it finds."),
     ] = None
-    shard_optimizer_state: Annotated[
-        bool,
-        Help(
-            "Distribute optimizer state and averaged weights over the devices under KERAS_BACKEND=jax, to save "
-            "memory. Checkpoints are the same."
-        ),
-    ] = False
     bn_group: Annotated[
         Count | None,
         Help(
@@ -120,28 +115,13 @@ class TrainSettings(MachineOptions):
         str | None,
         Help("Output files for MLPerf's :::MLLOG lines, comma-separated; -: standard output."),
     ] = None
-    mlperf_ruleset: Annotated[
-        str | None,
-        Limit(re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII).fullmatch, "a version such as 2.1.0"),
+    mlperf_submission: Annotated[
+        tuple[str, ...],
         Help(
-            "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: the first "
-            "version with a benchmark of the model family."
+            "Entries of the MLPerf log about a submission, as KEY=VALUE, comma-separated, such as submission_org=NAME, "
+            "submission_division=closed, submission_platform=NAME, cache_clear=True."
         ),
-    ] = None
-    mlperf_division: Annotated[str, one_of("open", "closed"), Help("MLPerf division in the log.")] = "open"
-    mlperf_status: Annotated[
-        str, one_of("research", "onprem", "cloud", "preview"), Help("MLPerf submission status in the log.")
-    ] = "research"
-    mlperf_organization: Annotated[str, _NAME, Help("Name of the submitting organization in the log.")] = "unknown"
-    mlperf_platform: Annotated[
-        str | None,
-        _NAME,
-        Help("Name of the platform in the log. Default: number and type of the devices."),
-    ] = None
-    mlperf_cache_cleared: Annotated[
-        bool,
-        Help("Log that the system caches were cleared before the run. The program does not clear them."),
-    ] = False
+    ] = ()
     suggest: Annotated[
         bool,
         Help("Set the hyperparameters that the data check suggests, except those in --hparams."),
@@ -256,3 +236,67 @@ class TrainOptions(ModelOptions, TrainSettings):
     warmup_epochs: Annotated[
         NonNegative | None, Help("Length of the learning rate warmup in epochs. Default: hparam lr_warmup_epoch, 1.")
     ] = None
+
+
+PRETRAINED_BACKBONE = "imagenet"  # weights of keras.applications
+
+
+@checked
+class TrainingConfig(TrainSettings):
+    """Configuration of a training: the options of train.py with resolved paths and hyperparameters."""
+
+    hparams: Hyperparameters
+    hparams_given: frozenset[str] = frozenset()  # keys in --hparams, and keys that the loaded weights determine
+    options: dict[str, Any] = field(default_factory=dict)  # those of train.py that differ from their defaults, by name
+    records: tuple[str, ...]
+    val_records: tuple[str, ...]
+    val_json_file: str | None
+    class_names: ClassNames
+    model_dir: str
+    training_mode: Annotated[str, TRAINING_MODES] = "traineval"
+    eval_epochs: tuple[Count, ...] = ()  # epochs, instead of eval_from and eval_period; (): use these
+
+    def __post_init__(self):
+        if self.eval_epochs and (self.eval_period is not None or self.eval_from):
+            raise InputError("--eval_epochs cannot be combined with --eval_period or --eval_from")
+        if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
+            raise InputError(
+                "--lr and --lr_per_64 are both given; expected one: the learning rate, or the rate per 64 images"
+            )
+        hparams, stated = self.hparams, self.lr_per_64 or self.hparams.learning_rate
+        if not stated and (hparams.optimizer == "sgd") != (hparams.RATE_OPTIMIZER == "sgd"):
+            raise InputError(
+                f"hparam optimizer={hparams.optimizer}: the default learning rate is one for {hparams.RATE_OPTIMIZER}; "
+                "also give --lr (for adam and adamw usually 0.0001 to 0.001)"
+            )
+        for name in ("validate", "target_ap", "patience"):
+            if getattr(self, name) and not self.val_records:
+                raise InputError(f"--{name} needs --val_file_pattern")
+        stated_classes(self.hparams.num_classes, self.class_names)
+        if expression := self.hparams.var_freeze_expr:
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise InputError(
+                    f"hparam var_freeze_expr is {expression!r}: invalid regular expression ({error})"
+                ) from error
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the training measures AP, which needs validation records."""
+        return self.training_mode != "train300" and not self.benchmark and bool(self.val_records)
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """Return whether an evaluation during training follows this epoch, not counting the final evaluation."""
+        period = self.eval_period or self.checkpoint_period
+        enabled = self.training_mode == "traineval" or self.target_ap or self.patience
+        due = epoch in self.eval_epochs if self.eval_epochs else epoch % period == 0 and epoch >= self.eval_from
+        return bool(self.evaluates and enabled and due)
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch after which training stops; the learning rate schedule ends at num_epochs."""
+        last = self.hparams.num_epochs
+        if self.training_mode == "train":  # reference's rule: the first epoch after three quarters
+            last = min(last, int(0.75 * last) + 1)
+        return min(last, self.stop_epoch) if self.stop_epoch else last

@@ -17,13 +17,13 @@ from efficientdet.prediction.image_annotation import (
     AnnotationConfig,
     ImageResult,
     ImageTask,
+    ImageTasks,
     InputImage,
     annotated_batches,
     camera_output,
     open_detector,
     output_paths,
 )
-from efficientdet.prediction.image_tasks import ImageTasks
 from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
@@ -191,7 +191,7 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
                 outlets.files.add(name, None, image_id, size=size, results=results)
             if outlets.messages:
                 results = results_json(rows)
-                outlets.messages.put(detection_message(source, model.class_names, results, size, frame, found.counts))
+                outlets.messages.put(detection_message(source, model.class_names, results, size, frame))
 
         try:
             annotate_video(
@@ -204,7 +204,8 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
                 save=config.save,
                 event_seconds=EVENT_SECONDS if config.event_seconds is None else config.event_seconds,
                 max_offline_seconds=config.max_offline_seconds,
-                tracking=config.tracking,
+                track=config.track,
+                mot_folder=config.mot_folder,
                 name=stem,
                 on_frame=add,
             )

@@ -1,4 +1,4 @@
-"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages and webhooks."""
+"""Detections as JSON while they are found: lines on the standard output or in a file, MQTT messages."""
 
 import json
 import os
@@ -28,7 +28,6 @@ def detection_message(
     results: Sequence[dict[str, Any]],
     size: tuple[int, int],
     frame: VideoFrame | None = None,
-    counts: Any = None,
 ) -> dict[str, Any]:
     """Return the detections in an image, or a frame of a video, as JSON.
 
@@ -38,7 +37,6 @@ def detection_message(
         results: the detections, see `results_json`.
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
-        counts: the `TrackCounts`; without tracks the message has none.
     """
     by_id = dict(zip(names.category_ids, names.names, strict=True))
     return {
@@ -52,44 +50,7 @@ def detection_message(
             {"class": by_id[result["category_id"]], **{key: result[key] for key in _FIELDS if key in result}}
             for result in results
         ],
-        **({} if counts is None else {"counts": counts.to_json()}),
     }
-
-
-class JsonLines:
-    """Writer of messages as lines of JSON, each at once."""
-
-    def __init__(self, path: str, *, append: bool, standard_output: TextIO):
-        """Open a file for writing, or use `standard_output` for "-"; raise InputError if it cannot be written."""
-        self._path, self._stream = path, standard_output
-        if path == STANDARD_OUTPUT:
-            return
-        with report_write_errors(path):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
-            self._stream = os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8")
-
-    def put(self, message: dict[str, Any]) -> None:
-        """Write a line.
-
-        Raises:
-            ReaderGone: the standard output is a pipe whose other end was closed.
-            InputError: the disk is full.
-        """
-        try:
-            self._stream.write(json.dumps(message) + "\n")
-            self._stream.flush()
-        except BrokenPipeError as error:
-            with open(os.devnull, "wb") as nothing:  # otherwise Python reports the same error when it exits
-                os.dup2(nothing.fileno(), self._stream.fileno())
-            raise ReaderGone("the standard output was closed by its reader; ended") from error
-        except OSError as error:
-            raise InputError(f"--json_lines={self._path}: cannot be written ({error.strerror or error})") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._path != STANDARD_OUTPUT:
-            self._stream.close()
 
 
 class Messages:
@@ -100,7 +61,6 @@ class Messages:
         *,
         json_lines: str | None = None,
         mqtt: str | None = None,
-        webhook: str | None = None,
         append: bool = False,
         standard_output: TextIO | None = None,
     ):
@@ -109,20 +69,19 @@ class Messages:
         Args:
             json_lines: file name, or "-" for the standard output.
             mqtt: address of a broker and topic, which receives a message for each change.
-            webhook: address, which receives the same by HTTP POST.
             append: keep the lines of an earlier run.
             standard_output: default: sys.stdout.
 
         Raises:
             InputError: an address or file name is invalid.
         """
-        self._receivers: list[Any] = []
-        self._changes = None
-        if mqtt is not None or webhook is not None:
-            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt, webhook=webhook)
-        self._json_lines, self._append = json_lines, append
-        self._standard_output = sys.stdout if standard_output is None else standard_output
-        if json_lines not in (None, STANDARD_OUTPUT) and Path(str(json_lines)).suffix != ".jsonl":
+        self._changes: Any = None
+        if mqtt is not None:
+            self._changes = load_plugin("efficientdet.message_receivers", "changes")(mqtt=mqtt)
+        self._json_lines, self._append, self._stream = json_lines, append, None
+        if json_lines == STANDARD_OUTPUT:
+            self._stream = sys.stdout if standard_output is None else standard_output
+        elif json_lines is not None and Path(json_lines).suffix != ".jsonl":
             raise InputError(f"--json_lines={json_lines}: expected a file name that ends with .jsonl, or -")
 
     @property
@@ -138,25 +97,44 @@ class Messages:
         """
         if self._changes is not None:
             self._changes.open()
-            self._receivers.append(self._changes)
-        if self._json_lines is not None:
-            self._receivers.append(
-                JsonLines(self._json_lines, append=self._append, standard_output=self._standard_output)
-            )
+        if self._json_lines is not None and self._stream is None:
+            with report_write_errors(path := Path(self._json_lines)):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._stream = path.open("a" if self._append else "w", encoding="utf-8")
 
     def __bool__(self) -> bool:
         """Return whether there is any receiver."""
-        return bool(self._receivers)
+        return self._changes is not None or self._stream is not None
 
     def put(self, message: dict[str, Any]) -> None:
-        """Hand a message to all receivers; raises as `JsonLines.put`."""
-        for receiver in self._receivers:
-            receiver.put(message)
+        """Hand a message to all receivers, as a line of JSON at once.
+
+        Raises:
+            ReaderGone: the standard output is a pipe whose other end was closed.
+            InputError: the disk is full.
+        """
+        if self._changes is not None:
+            self._changes.put(message)
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(json.dumps(message) + "\n")
+            self._stream.flush()
+        except BrokenPipeError as error:
+            with open(os.devnull, "wb") as nothing:  # otherwise Python reports the same error when it exits
+                os.dup2(nothing.fileno(), self._stream.fileno())
+            raise ReaderGone("the standard output was closed by its reader; ended") from error
+        except OSError as error:
+            raise InputError(
+                f"--json_lines={self._json_lines}: cannot be written ({error.strerror or error})"
+            ) from error
 
     def close(self) -> None:
         """Close all."""
-        for receiver in self._receivers:
-            receiver.close()
+        if self._changes is not None:
+            self._changes.close()
+        if self._stream is not None and self._json_lines != STANDARD_OUTPUT:
+            self._stream.close()
 
 
 NO_MESSAGES = Messages()

@@ -1,8 +1,17 @@
-"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels."""
+"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels, here or on a cluster.
 
+A part of a cluster's work is a fixed number of consecutive images, whole batches of them. What is done is stored in the
+output folder, so that an interrupted run continues.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
 import os
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +27,11 @@ from dataset.files.image_files import (
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from dataset.input.tiling import Tiling
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.exports.formats import export_formats
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.exports.formats import export_formats, format_of
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.inference.video_frames import TrackSettings
 from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
@@ -30,8 +39,13 @@ from efficientdet.prediction.open_model import open_model, with_classes, with_th
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
+from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
+from program_support.engines import Cluster
 from program_support.errors import InputError
+from program_support.file_patterns import paths_beginning_with
+from program_support.installation import canonical_json, installation
+from program_support.remote_addresses import storage
 
 VIDEO_SUFFIXES = {
     "video": ".mp4",
@@ -58,12 +72,9 @@ class AnnotationConfig(InferOptions):
         return [name for name in self.format if name != MOT]
 
     @property
-    def tracking(self) -> TrackSettings | None:
-        """The settings of tracks; None: objects are not tracked."""
-        if not self.track:
-            return None
-        folder = Path(self.output_dir, MOT) if MOT in self.format else None
-        return TrackSettings(lines=self.count_line, zones=self.zone, mot_folder=folder)
+    def mot_folder(self) -> Path | None:
+        """The folder of the files of `--format=mot`; None: none are written."""
+        return Path(self.output_dir, MOT) if MOT in self.format else None
 
     @property
     def runs_network_once(self) -> bool:
@@ -265,3 +276,112 @@ def _opened_model(config: AnnotationConfig, *, once: bool) -> Detector:
             precision=config.model_config.precision, amp=config.model_config.amp, use_xla=config.model_config.use_xla
         )
     return saved_model.open(config.saved_model_dir)
+
+
+_IMAGES_OF_TASK = 16
+_JOURNAL = ".images_done.jsonl"
+
+
+class ImageTasks:
+    """The images of a run on a cluster."""
+
+    def __init__(self, cluster: Cluster, config: AnnotationConfig, *, once: bool):
+        """Set the configuration, whose own inputs are not used. once: see `open_model`."""
+        self._cluster = cluster
+        self._task = ImageTask(run=os.urandom(8).hex(), config=replace(config, inputs=Inputs()), once=once, images=())
+        self._journal = Path(config.output_dir, _JOURNAL)
+
+    def load(self) -> Detector:
+        """Load the model on a node, print what is to be said of it, and return it without its functions.
+
+        Raises:
+            InputError: as `open_detector` does, or the process dies.
+        """
+        failure = f"{self._task.config.model_config.ckpt_path}: cannot be loaded"
+        [detector] = self._cluster.results(_load, [self._task], failure=failure)
+        return detector
+
+    def results(self, images: Sequence[InputImage]) -> Generator[list[ImageResult], None, None]:
+        """Yield the results of the images in their order; one that ends the process which decodes it has none.
+
+        Raises:
+            InputError: an output cannot be written.
+        """
+        made_from = _digest(replace(self._task, images=images))
+        done = _results_of_earlier_run(self._journal, made_from, images)
+        self._write([made_from, *done.items()], "w")
+        if done:
+            print(f"{len(done)} of {len(images)} images are done and reused")
+        remaining = [number for number in range(len(images)) if number not in done]
+        batch_size, following = self._task.config.batch_size, 0
+        finished = self._cluster.run(
+            partial(_annotate, self._task),
+            [images[number] for number in remaining],
+            size=-(-_IMAGES_OF_TASK // batch_size) * batch_size,
+        )
+        for part in itertools.chain([None], finished):
+            if part is not None:
+                numbers = remaining[part.start : part.stop]
+                fatal = f"{images[numbers[0]].path}: ends the process that decodes it"
+                results = [ImageResult(failure=fatal)] if part.crash else part.result
+                done |= zip(numbers, results, strict=True)
+                self._write(zip(numbers, results, strict=True), "a")
+            ready = list(itertools.takewhile(done.__contains__, range(following, len(images))))
+            following += len(ready)
+            if ready:
+                yield [done.pop(number) for number in ready]
+        print(self._cluster.summary())
+
+    def end(self) -> None:
+        """Forget what is done, after all files are written."""
+        self._journal.unlink(missing_ok=True)
+
+    def _write(self, lines: Iterable[Any], mode: str) -> None:
+        """Write lines of JSON into the journal, from which an interrupted run continues."""
+        with report_write_errors(self._journal), self._journal.open(mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _results_of_earlier_run(journal: Path, made_from: str, images: Sequence[InputImage]) -> dict[int, ImageResult]:
+    """Return the results of images that are done and whose outputs exist, by number.
+
+    None of a run with other inputs, model, settings or versions.
+    """
+    done: dict[int, ImageResult] = {}
+    with contextlib.suppress(OSError, ValueError):  # the last line may be incomplete
+        first, *lines = journal.read_text(encoding="utf-8").splitlines()
+        for line in lines if json.loads(first) == made_from else ():
+            number, result = json.loads(line)
+            done[number] = ImageResult(*result)
+    return {
+        number: result for number, result in done.items() if result.failure or os.path.exists(images[number].output)
+    }
+
+
+def _digest(task: ImageTask) -> str:
+    """Return a digest of what determines the results: images, model, settings and versions."""
+    digest = hashlib.sha256(canonical_json([task.config, task.once, installation()]).encode())
+    model = task.config.model_config.ckpt_path or ""
+    for path in [*paths_beginning_with(model), *(image.path for image in task.images)]:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _load(task: ImageTask) -> Detector:
+    return _model_of(task).without_functions()
+
+
+def _annotate(task: ImageTask, images: Sequence[InputImage]) -> list[ImageResult]:
+    storage().copy_missing(image.path for image in images)
+    batches = annotated_batches(replace(task, images=images), _model_of(task))
+    return [result for batch in batches for result in batch]
+
+
+@lru_cache(1)
+def _model_of(task: ImageTask) -> Detector:
+    exported = format_of(task.config.model_config.ckpt_path)
+    if exported is None or not exported.runtimes:
+        prepare_environment()
+    return open_detector(task.config, once=task.once)

@@ -14,37 +14,11 @@ from dataset.files.pixel_values import ValueRange
 from program_support.errors import InputError
 
 STANDARD_INPUT = "-"
-VIDEO_SUFFIXES = set(
-    [
-        ".3g2",
-        ".3gp",
-        ".asf",
-        ".avi",
-        ".divx",
-        ".f4v",
-        ".flv",
-        ".h264",
-        ".h265",
-        ".hevc",
-        ".m2ts",
-        ".m4v",
-        ".mjpeg",
-        ".mjpg",
-        ".mkv",
-        ".mov",
-        ".mp4",
-        ".mpeg",
-        ".mpg",
-        ".mts",
-        ".mxf",
-        ".ogv",
-        ".qt",
-        ".ts",
-        ".vob",
-        ".webm",
-        ".wmv",
-    ]
+_VIDEOS = (
+    ".3g2 .3gp .asf .avi .divx .f4v .flv .h264 .h265 .hevc .m2ts .m4v .mjpeg .mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf "
+    ".ogv .qt .ts .vob .webm .wmv"
 )
+VIDEO_SUFFIXES = set(_VIDEOS.split())
 _ADDRESS = re.compile(r"(https?|mms[ht]?|rtmps?|rtsps?|srt|tcp|udp)://", re.IGNORECASE)
 
 

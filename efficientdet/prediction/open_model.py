@@ -218,7 +218,7 @@ def _checkpoint_settings(
     hparams: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return fields of `ModelConfig`."""
-    from dataset.class_files import parse_class_names
+    from dataset.class_names import parse_class_names
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
     from efficientdet.configuration.model_config import split_label_map
     from efficientdet.families.registry import DEFAULT_MODEL

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.data_checks.tile_checks import SMALL, object_sides, of_smallest_class
+from efficientdet.data_checks.anchor_search import SMALL, object_sides, of_smallest_class
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 600  # train.py checks the time after each

@@ -17,17 +17,16 @@ from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
-from efficientdet.data_checks.anchor_search import smallest_usable_size
+from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, suggested_tile, typical_tile_count
 from efficientdet.data_checks.findings import as_hparams, counted
-from efficientdet.data_checks.tile_checks import SMALL, suggested_tile, typical_tile_count
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.quickstart_recipe import QuickstartRecipe, StartRecipe
+from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.initial_weights import InitialWeights, use_no_accelerator
+from efficientdet.quickstart.output_folder import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.split_records import image_count, labeled_images, records_of, records_pattern
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
 from program_support.atomic_files import unfinished_folder

@@ -7,12 +7,12 @@ from pathlib import Path
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.published_files import CLASSIFIER, published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
-from efficientdet.quickstart.state import State
+from efficientdet.options.train import PRETRAINED_BACKBONE
+from efficientdet.quickstart.output_folder import State
 from efficientdet.weights.downloads import local_path
 from program_support.errors import InputError
 

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from dataset.files.untrusted_values import listed
 from efficientdet.quickstart.output_folder import (
     HISTORY,
+    instances,
     is_finished,
     latest_round,
     present_round,
+    records_of,
     round_folder,
     stored_state,
 )
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.split_records import instances, records_of
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 

@@ -19,16 +19,20 @@ from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_r
 from efficientdet.quickstart.output_folder import (
     METRICS,
     STATE,
+    State,
+    labeled_images,
     present_round,
+    records_of,
+    records_pattern,
     refuse_foreign_output,
     round_folder,
     sole_quickstart,
+    source_fingerprint,
+    source_folder,
     steps_done,
 )
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
-from efficientdet.quickstart.split_records import labeled_images, records_of, records_pattern
-from efficientdet.quickstart.state import State, source_fingerprint, source_folder
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 

@@ -59,8 +59,7 @@ thead+tbody td:first-child{min-width:6em}thead+tbody td:last-child:not(.n){min-w
 thead th{border-bottom:1px solid var(--line)}tbody tr:hover{background:var(--hover)}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .facts td:first-child{color:var(--soft);white-space:normal}.facts td{overflow-wrap:anywhere;min-width:7em}
-.bars{width:100%;max-width:640px}td.bar{min-width:clamp(90px,18vw,240px)}.bars td.bar{width:60%}
-.bars td:first-child{overflow-wrap:anywhere;min-width:7.5em}
+td.bar{min-width:clamp(90px,18vw,240px)}
 .bar span{display:inline-block;height:.8em;background:var(--accent)}
 td.heat{padding:3px 6px;border:1px solid var(--panel);min-width:1.6em}
 .upright{font-size:.85em}.upright td{white-space:nowrap}.upright th{padding:3px 6px;vertical-align:bottom}
@@ -75,7 +74,7 @@ ul.notices{list-style:none;padding:0}ul.notices li{margin:.5em 0;padding:.5em .8
 ul.notices li{border-left:4px solid var(--line)}
 ul.notices li.warning{border-color:var(--series-1);background:var(--warning)}
 pre{background:var(--code);color:var(--on-code);padding:.6em .9em;overflow-x:auto;border-radius:4px}
-@media (max-width:600px){main{padding:16px 12px 32px}td,th{padding-right:10px}.bars td.bar{width:45%}}
+@media (max-width:600px){main{padding:16px 12px 32px}td,th{padding-right:10px}}
 """
 )
 
@@ -104,38 +103,19 @@ def page(title: str, sections: Mapping[str, str], *, figure: str = "", lead: str
         lead: introductory sentence.
         notes: content without a heading, before the sections.
     """
-    content = (section(name, content) for name, content in sections.items())
-    return document(title, [heading(title, figure=figure, lead=lead), notes, *content])
-
-
-def document(title: str, parts: Sequence[str]) -> str:
-    """Return a complete HTML page of parts made by the other functions."""
+    content = "".join(f"<h2>{_escaped(name)}</h2>{shown}" for name, shown in sections.items() if shown)
+    result = f'<p class="big">{_escaped(figure)}</p>' if figure else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_escaped(title)}</title><style>{REPORT}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
+        f"<title>{_escaped(title)}</title><style>{REPORT}</style></head><body><main><h1>{_escaped(title)}</h1>"
+        f"{result}{paragraph(lead) if lead else ''}{notes}{content}</main></body></html>\n"
     )
-
-
-def heading(title: str, *, figure: str = "", lead: str = "") -> str:
-    """Return the page's title, its most important result and an introductory sentence."""
-    result = f'<p class="big">{_escaped(figure)}</p>' if figure else ""
-    return f"<h1>{_escaped(title)}</h1>{result}{paragraph(lead) if lead else ''}"
-
-
-def subheading(title: str) -> str:
-    """Return a heading inside a section."""
-    return f"<h3>{_escaped(title)}</h3>"
 
 
 def paragraph(text: str) -> str:
     """Return an explanatory paragraph."""
     return f'<p class="lead">{_escaped(text)}</p>'
-
-
-def section(title: str, content: str) -> str:
-    """Return content under a heading, or nothing if the content is empty."""
-    return f"<h2>{_escaped(title)}</h2>{content}" if content else ""
 
 
 def image_row(images: Iterable[tuple[str, np.ndarray]], *, quality: int = 80, thumbnails: bool = False) -> str:
@@ -205,7 +185,7 @@ def _are_quantities(values: Sequence[object]) -> bool:
 
 def _cell(value: object, right: bool) -> str:
     if isinstance(value, Bar):
-        return f'<td class="bar">{_bar(value.share)}</td>'
+        return f'<td class="bar"><span style="width:{value.share:.1%}"></span></td>'
     if isinstance(value, Heat):
         opacity = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
         color = "bad" if value.is_bad else "good"
@@ -229,16 +209,11 @@ def command(text: str) -> str:
 def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> str:
     """Return a horizontal bar chart with a row per value: name, value with unit, and a bar relative to the largest."""
     highest = max(values.values(), default=0.0)
-    lines = "".join(
-        f'<tr><td>{_escaped(name)}</td><td class="n">{value:{form}}{unit}</td>'
-        f'<td class="bar">{_bar(max(value, 0.0) / highest if highest > 0 else 0.0)}</td></tr>'
+    lines = [
+        (name, Heat(f"{value:{form}}{unit}", math.nan), Bar(max(value, 0.0) / highest if highest > 0 else 0.0))
         for name, value in values.items()
-    )
-    return f'<table class="bars"><tbody>{lines}</tbody></table>' if lines else ""
-
-
-def _bar(share: float) -> str:
-    return f'<span style="width:{share:.1%}"></span>'
+    ]
+    return table((), lines)
 
 
 def chart_figure(

@@ -38,9 +38,8 @@ class RunSummary:
 
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # the total and its terms; det_loss is the total without regularization
-_LEGEND = {"validation/AP": "AP (averaged weights)", "validation/AP_raw": "AP_raw (weights of the last step)"}
 _CHARTS = (
-    ("Validation AP", "AP (IoU 0.50:0.95)", ("validation/AP", "validation/AP_raw")),
+    ("Validation AP", "AP (IoU 0.50:0.95) of the averaged weights", ("validation/AP",)),
     ("Learning rate", "Learning rate", ("train/learning_rate",)),
     ("Gradient norm", "L2 norm", ("train/gradient_norm",)),
     ("Throughput", "Images per second", ("examples/sec",)),
@@ -62,11 +61,7 @@ def training_page(summary: RunSummary) -> str:
     charts = [
         chart_figure(
             name,
-            {
-                _LEGEND.get(tag, tag.removeprefix("train/")): summary.curves[tag]
-                for tag in tags
-                if summary.curves.get(tag)
-            },
+            {tag.removeprefix("train/"): summary.curves[tag] for tag in tags if summary.curves.get(tag)},
             x_label="Training step",
             y_label=unit,
         )
@@ -77,7 +72,7 @@ def training_page(summary: RunSummary) -> str:
     slowest, total = max(seconds, key=seconds.__getitem__, default=""), sum(seconds.values())
     sections = {
         "Training curves": row(charts),
-        "COCO metrics": metrics_table({"Value": numbers}),
+        "COCO metrics": metrics_table({"Value": {name: shown_measure(value) for name, value in numbers.items()}}),
         "AP per class": per_class if measured else "",
         "Time per activity": paragraph(f"Wall-clock time. Largest share: {slowest}, {seconds[slowest] / total:.0%}.")
         + bars(seconds, unit=" s", form=".1f")
@@ -89,25 +84,9 @@ def training_page(summary: RunSummary) -> str:
     return page(summary.title, sections, figure=" \N{NO-BREAK SPACE} ".join(shown), lead=summary.goal)
 
 
-def metrics_table(
-    columns: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Mapping[str, str]] | None = None
-) -> str:
-    """Return a table with a column of metrics per name, and beside it its 95 % intervals if `intervals` has them."""
-    intervals = intervals or {}
-    titles = [title for column in columns for title in (column, *(["95 % interval"] if column in intervals else []))]
+def metrics_table(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a table of the metrics with a column of texts per title."""
     rows = [
-        (
-            name,
-            *(
-                cell
-                for column, metrics in columns.items()
-                for cell in (
-                    shown_measure(metrics[name]),
-                    *([intervals[column].get(name, "")] if column in intervals else []),
-                )
-            ),
-            MEASURES[name],
-        )
-        for name in next(iter(columns.values()))
+        (name, *(texts[name] for texts in columns.values()), MEASURES[name]) for name in next(iter(columns.values()))
     ]
-    return table(("Metric", *titles, "Definition"), rows)
+    return table(("Metric", *columns, "Definition"), rows)

@@ -17,8 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from dataset.files.image_files import TooManyPixels, stored_size
-from dataset.files.image_formats import FORMATS
-from dataset.files.image_parts import image_parts
+from dataset.files.image_formats import FORMATS, image_parts
 from dataset.files.untrusted_values import shown
 from efficientdet.options.serve import MAX_SIDE, RequestLimits
 

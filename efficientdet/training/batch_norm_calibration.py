@@ -14,9 +14,9 @@ from itertools import islice
 
 import numpy as np
 
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import compiled
-from efficientdet.training.interruption import StopRequest
+from efficientdet.options.train import TrainingConfig
+from efficientdet.training.guards import StopRequest
 from efficientdet.training.run import Run
 from model.batch_norm import BatchNormalization
 from model.detection_model import SEED_STATE, DetectionModel
@@ -75,7 +75,7 @@ class Calibration:
                     layer.momentum, layer.mean_over_ranks, layer.groups = settings
             return [(mean.value + 0.0, variance.value + 0.0) for mean, variance in self._variables]
 
-        self._statistics = compiled(statistics, detector.network, use_xla=use_xla, constant_weights=False)
+        self._statistics = compiled(statistics, detector.network, use_xla=use_xla)
 
     def __call__(self, batches: Iterable[Batch]) -> None:
         """Set the running statistics to the statistics of all images of the batches; frozen layers keep theirs.

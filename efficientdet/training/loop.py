@@ -14,18 +14,25 @@ import tensorflow as tf
 
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.provenance import FILE_NAME as PROVENANCE
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
-from efficientdet.devices.xla_settings import announced_compilation
+from efficientdet.devices.runtime_environment import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
+from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
-from efficientdet.training.guards import StepFacts, StepGuard, one_line_errors, sole_training
-from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
+from efficientdet.training.guards import (
+    Interrupted,
+    StepFacts,
+    StepGuard,
+    StopRequest,
+    one_line_errors,
+    sole_training,
+    stop_message,
+)
 from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
 from efficientdet.training.settings import settings_at_start
 from object_detection.structures import Batch, Tensor
@@ -67,9 +74,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 
     `clock` returns seconds, for --max_minutes and the log. A user can fix each InputError.
     """
-    with join_world(
-        group_size=config.bn_group, num_devices=config.num_devices, shard_state=config.shard_optimizer_state
-    ) as world:
+    with join_world(group_size=config.bn_group, num_devices=config.num_devices) as world:
         runtime = start_runtime(
             precision=config.precision,
             amp=config.amp,
@@ -164,7 +169,7 @@ class Training:
 
     @cached_property
     def _reporter(self):
-        from efficientdet.training.reporter import Reporter
+        from efficientdet.training.validation import Reporter
 
         return Reporter(self._run, self._validation)
 

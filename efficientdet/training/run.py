@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dataset.input.input_config import InputConfig
+from dataset.input.examples import InputConfig
 from dataset.input.pipeline import epoch_length, training_dataset
 from dataset.input.record_batches import RecordBatches
 from dataset.input.tiling import Tiling, tiles_per_epoch
@@ -22,13 +22,13 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, store_thresholds
 from efficientdet.checkpoints.store import CheckpointStore
-from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
-from efficientdet.optimization.schedule import Schedule
+from efficientdet.optimization.optimizer import Schedule
+from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal, Stopwatch
 from efficientdet.training.state import starting_state
 from model.detection_model import named_variables
@@ -453,12 +453,12 @@ class TimeBudget:
         return run.seconds, seconds_per_step, self._evaluation_seconds(seconds_per_step)
 
     def _evaluation_seconds(self, seconds_per_step: float) -> float:
-        """Return the mean seconds of an evaluation, before the first one an estimate for raw and averaged weights."""
+        """Return the mean seconds of an evaluation, before the first one an estimate."""
         run, config = self._run, self._run.config
         done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
         if done:
             return (run.stopwatch.total("evaluation") + run.stopwatch.total("calibration")) / done
-        return 2 * run.inputs.evaluated_images / run.global_batch_size * seconds_per_step
+        return run.inputs.evaluated_images / run.global_batch_size * seconds_per_step
 
     def _spent(self) -> tuple[float, int]:
         """Return the seconds and number of this process's steps without the first one, which includes the compilation.

@@ -8,14 +8,14 @@ from typing import Any
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import read_description
-from efficientdet.checkpoints.pretrained_weights import read_source
+from efficientdet.checkpoints.restore import read_source
 from efficientdet.checkpoints.store import CheckpointStore
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
-from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import with_batch_sizes
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
+from efficientdet.options.train import PRETRAINED_BACKBONE, TrainingConfig
 from program_support.errors import InputError
 
 Log = Callable[[str], None]

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
-from efficientdet.checkpoints.pretrained_weights import load_backbone, load_matching_weights, read_source
+from efficientdet.checkpoints.restore import load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
-from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.device import assign
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.families.registry import build_detector
@@ -23,6 +22,7 @@ from efficientdet.optimization.optimizer import (
     build_optimizer,
     weights_rate_factors,
 )
+from efficientdet.options.train import PRETRAINED_BACKBONE, TrainingConfig
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import SEED_STATE, DetectionModel, decaying_weights, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
@@ -97,7 +97,7 @@ class TrainingState:
 
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Restore the arrays of a checkpoint; raise InputError for one that is missing or has another shape."""
-        self.progress = TrainingProgress.from_json(progress, where=prefix)
+        self.progress = TrainingProgress.from_json(progress)
         of_rank = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
 
         def read(name, shape):
@@ -222,15 +222,14 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, log: 
         divide_statistics(detector.network, world.groups)
     elif world.group_size > 1:
         join_statistics(detector.network, world.mean_of_group)
-    decay, parts = config.hparams.moving_average_decay, world.state_parts
+    decay = config.hparams.moving_average_decay
     variables = list(named_variables(detector.network).values())
-    average = WeightAverage(variables, decay=decay, parts=parts) if decay else None
+    average = WeightAverage(variables, decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
     optimizer.build(
         detector.network.trainable_variables,
         weights_rate_factors(config.hparams, detector.network),
         decaying_weights(detector.network, config.hparams.decayed_weights),
-        parts=parts,
     )
     return TrainingState(detector, optimizer, average, world=world)
 

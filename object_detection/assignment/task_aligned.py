@@ -6,8 +6,8 @@ predicted box with the object.
 
 from keras import ops
 
+from object_detection.assignment.anchor_assignment import Assigner
 from object_detection.assignment.anchor_candidates import descending, improved, targets_of_objects
-from object_detection.assignment.assigner import Assigner
 from object_detection.gather import entries
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import BoxCoder

@@ -21,8 +21,13 @@ from object_detection.coco.matching import (
     match,
     near_pairs,
 )
-from object_detection.coco.score_calibration import Reliability, reliability
-from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold
+from object_detection.coco.score_calibration import (
+    BestThreshold,
+    Reliability,
+    class_thresholds,
+    overall_threshold,
+    reliability,
+)
 
 ERROR_TYPES = {  # name -> description
     "classification": "a detection on an object of another class",

@@ -70,18 +70,12 @@ class CocoMeasures:
     def table(self) -> str:
         """Return the numbers, the classes and the explanation as plain text of several lines."""
         lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
-        lines += [
-            f"{name:<9}{shown_measure(self.numbers[name]):>7}{self._interval_column('numbers', name)}  {meaning}"
-            for name, meaning in MEASURES.items()
-        ]
-        if self.mask_numbers:
+        for values in ("numbers", "mask_numbers"):
+            numbers = getattr(self, values)
+            lines += ["", "masks"] if values == "mask_numbers" and numbers else []
             lines += [
-                "",
-                "masks",
-                *(
-                    f"{name:<9}{shown_measure(number):>7}{self._interval_column('mask_numbers', name)}".rstrip()
-                    for name, number in self.mask_numbers.items()
-                ),
+                f"{name:<9}{shown_measure(value):>7}{self._interval_column(values, name)}  {MEASURES[name]}"
+                for name, value in numbers.items()
             ]
         lines += ["", *self._class_table()]
         if self.unknown_images:

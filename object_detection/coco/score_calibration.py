@@ -1,7 +1,7 @@
-"""Calibrated scores: the probability that a detection is correct, by beta calibration of each class.
+"""Score thresholds with the best F1, the harmonic mean of precision and recall, and calibrated scores.
 
-A detection is correct if it finds an object of its class at IoU 0.5, as COCO matches them. The probability at a score s
-is
+A calibrated score is the probability that a detection is correct, by beta calibration of each class. A detection is
+correct if it finds an object of its class at IoU 0.5, as COCO matches them. The probability at a score s is
 
     1 / (1 + exp(-(a ln(s) - b ln(1 - s) + c))),    a, b >= 0
 
@@ -10,18 +10,87 @@ detections, and with it every AP, stays the same. a = b = 1, c = 0 changes nothi
 keeps a class with few detections near them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from object_detection.coco.matching import Comparison
-from object_detection.coco.score_thresholds import MIN_OBJECTS
 
+MIN_OBJECTS = 10  # objects for a stored threshold, of a class or of all; with fewer, a single detection decides it
 BINS = 10  # score intervals of equal width in 0 .. 1
 _LOWEST = 1e-7  # scores are limited to this and 1 - this
 _TOLERANCE, _MOST_STEPS = 1e-8, 100  # of Newton's method
+
+
+class BestThreshold(NamedTuple):
+    """The best score threshold and its metrics; `score` is NaN if no detection is correct."""
+
+    score: float
+    precision: float
+    recall: float
+    f1: float
+
+
+def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> BestThreshold:
+    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; highest of equals."""
+    order = np.argsort(-scores, kind="stable")
+    scores, hits = scores[order], np.cumsum(right[order])
+    last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores
+    scores, hits, num_detections = scores[last], hits[last], np.flatnonzero(last) + 1
+    if not num_objects or not hits.any():
+        return BestThreshold(np.nan, 0.0, 0.0, 0.0)
+    f1 = 2 * hits / (num_detections + num_objects)
+    best = int(f1.argmax())
+    return BestThreshold(
+        float(scores[best]), float(hits[best] / num_detections[best]), float(hits[best] / num_objects), float(f1[best])
+    )
+
+
+def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
+    """Return the best threshold of each class at IoU 0.5."""
+    rows = comparison.matching.by_class
+    rows = rows[comparison.outcomes.counted[rows]]
+    begins = np.searchsorted(comparison.detections.classes[rows], np.arange(len(comparison.names)))
+    columns = comparison.scores[rows], comparison.outcomes.right[rows]
+    scores, right = (np.split(column, begins)[1:] for column in columns)
+    return [best_threshold(*part) for part in zip(scores, right, comparison.class_counts.tolist(), strict=True)]
+
+
+def overall_threshold(comparison: Comparison) -> BestThreshold:
+    """Return the best threshold for all classes together at IoU 0.5."""
+    counted = comparison.outcomes.counted
+    return best_threshold(
+        comparison.scores[counted], comparison.outcomes.right[counted], int(comparison.class_counts.sum())
+    )
+
+
+def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
+    """Return {"overall": score, "classes": {name: score}} as stored with a model.
+
+    {} with fewer than MIN_OBJECTS objects, or if no detection is right.
+
+    A class with fewer than MIN_OBJECTS objects or without a correct detection has no entry: the overall threshold
+    applies.
+    """
+    overall = overall_threshold(comparison).score
+    if np.isnan(overall) or comparison.class_counts.sum() < MIN_OBJECTS:
+        return {}
+    best = zip(comparison.names, class_thresholds(comparison), comparison.class_counts, strict=True)
+    return {
+        "overall": float(rounded_down(overall)),
+        "classes": {
+            name: float(rounded_down(threshold.score))
+            for name, threshold, count in best
+            if count >= MIN_OBJECTS and threshold.f1
+        },
+    }
+
+
+def rounded_down(scores: np.ndarray | float) -> np.ndarray:
+    """Round down to 4 decimals: scores of an exported file differ by rounding, and must still reach the threshold."""
+    return np.floor(np.asarray(scores, np.float64) * 1e4) / 1e4
 
 
 class Reliability(NamedTuple):
@@ -95,8 +164,11 @@ class ScoreCalibration:
         """Return the errors as plain text of several lines."""
         total = ("all classes", f"{self.before.expected_error:.4f}", f"{self.after.expected_error:.4f}", "", "")
         lines = [("class", "before", "after", "objects", ""), *self.rows(), total]
-        lead = "expected calibration error of the scores, on images that the calibration was not fitted to"
-        return f"{lead}\n{_text_table(lines)}"
+        width = max(len(name) for name, *_ in lines)
+        return "expected calibration error of the scores, on images that the calibration was not fitted to" + "".join(
+            f"\n{name:<{width}}  {before:>6}  {after:>6}  {objects:>7}  {reason}".rstrip()
+            for name, before, after, objects, reason in lines
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for `json.dump`."""
@@ -210,10 +282,3 @@ def _log_loss(probabilities: np.ndarray, right: np.ndarray) -> float:
 def _features(scores: np.ndarray | float) -> np.ndarray:
     limited = np.clip(np.asarray(scores, np.float64), _LOWEST, 1 - _LOWEST)
     return np.stack((np.log(limited), -np.log1p(-limited), np.ones_like(limited)), axis=-1)
-
-
-def _text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of text as lines with aligned columns; all but the first and the last are aligned to the right."""
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], [*widths[:-1], 0])]) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

@@ -16,14 +16,11 @@ from object_detection.onnx_nodes import Graph
 from object_detection.structures import Tensor
 
 _SMALLEST_SIDE = 1e-8  # pixels; keeps the logarithm of an empty box finite
-_LAST_PIXEL = np.array([0.0, 0.0, 1.0, 1.0], np.float32)
 LARGEST_LOG_SIZE = math.log(1000 / 16)  # torchvision's limit: a side is at most 62.5 times its anchor's
 
 
 class BoxCoder:
     """Interface of box coders: encoding of boxes as offsets from anchors, and decoding on each runtime."""
-
-    last_pixel = False  # True: corners are the first and last pixel of a box, so sides are their difference plus one
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
@@ -51,13 +48,10 @@ class FasterRcnnBoxCoder(BoxCoder):
             calls the reciprocals 0.1 and 0.2 variances.
         log_size_limit: on decoding, t_h and t_w without their weights are clipped to this, so that sizes are bounded.
             None: no limit.
-        last_pixel: corners are the first and the last pixel of a box, so that sides are a pixel longer than their
-            difference, as in Detectron and its derivatives.
     """
 
     weights: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
     log_size_limit: float | None = None
-    last_pixel: bool = False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return offsets (t_y, t_x, t_h, t_w) from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
@@ -88,29 +82,25 @@ class FasterRcnnBoxCoder(BoxCoder):
         x = t_x * anchor_width + anchor_x
         half_height = ops.exp(t_h) * anchor_height / 2.0
         half_width = ops.exp(t_w) * anchor_width / 2.0
-        boxes = ops.stack([y - half_height, x - half_width, y + half_height, x + half_width], axis=-1)
-        return boxes - _LAST_PIXEL if self.last_pixel else boxes
+        return ops.stack([y - half_height, x - half_width, y + half_height, x + half_width], axis=-1)
 
     def decode_on_host(self, box_deltas: np.ndarray, anchors: np.ndarray) -> np.ndarray:
         """Return the result of `decode` for NumPy arrays, without a kernel launch of the backend for each operation."""
-        far = anchors[..., 2:] + np.float32(self.last_pixel)
         if set(self.weights) != {1.0}:
             box_deltas = box_deltas / np.array(self.weights, np.float32)
         log_sizes = box_deltas[..., 2:]
         if self.log_size_limit is not None:
             log_sizes = np.minimum(log_sizes, np.float32(self.log_size_limit))
-        sides = far - anchors[..., :2]
+        sides = anchors[..., 2:] - anchors[..., :2]
         with np.errstate(over="ignore", invalid="ignore"):  # infinite or NaN boxes of a diverged network
-            centers = box_deltas[..., :2] * sides + (anchors[..., :2] + far) / 2
+            centers = box_deltas[..., :2] * sides + (anchors[..., :2] + anchors[..., 2:]) / 2
             halves = np.exp(log_sizes) * sides / 2
-            return np.concatenate([centers - halves, centers + halves - np.float32(self.last_pixel)], axis=-1)
+            return np.concatenate([centers - halves, centers + halves], axis=-1)
 
     def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
         """Add the operations of `decode` to an ONNX graph, see `BoxCoder`."""
         centers, sizes = graph.add_several("Split", [box_deltas], 2, axis=-1, num_outputs=2)
         low, high = graph.add_several("Split", [anchors], 2, axis=-1, num_outputs=2)
-        if self.last_pixel:
-            high = graph.add("Add", [high, np.float32(1)])
         sides, middles = graph.add("Sub", [high, low]), graph.add("Div", [graph.add("Add", [low, high]), np.float32(2)])
         centers, sizes = (
             values if set(weights) == {1.0} else graph.add("Div", [values, np.array(weights, np.float32)])
@@ -121,13 +111,11 @@ class FasterRcnnBoxCoder(BoxCoder):
         centers = graph.add("Add", [graph.add("Mul", [centers, sides]), middles])
         halves = graph.add("Div", [graph.add("Mul", [graph.add("Exp", [sizes]), sides]), np.float32(2)])
         low, high = graph.add("Sub", [centers, halves]), graph.add("Add", [centers, halves])
-        return graph.add("Concat", [low, graph.add("Sub", [high, np.float32(1)]) if self.last_pixel else high], axis=-1)
+        return graph.add("Concat", [low, high], axis=-1)
 
     def _center_form(self, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return center y and x, height and width of boxes [..., 4], each [...]."""
         y_min, x_min, y_max, x_max = (boxes[..., i] for i in range(4))
-        if self.last_pixel:
-            y_max, x_max = y_max + 1.0, x_max + 1.0
         return (y_min + y_max) / 2.0, (x_min + x_max) / 2.0, y_max - y_min, x_max - x_min
 
 

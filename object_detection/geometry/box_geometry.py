@@ -27,26 +27,23 @@ def _area(height: Tensor, width: Tensor) -> Tensor:
     return ops.where(area > 0.0, area, 0.0)
 
 
-def clip_boxes(boxes: Tensor, sizes: Tensor, *, last_pixel: bool = False) -> Tensor:
-    """Return boxes clipped to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4].
-
-    last_pixel: a corner is the last pixel of a box, at most size - 1.
-    """
-    limits = ops.cast(sizes, boxes.dtype) - float(last_pixel)
+def clip_boxes(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """Return boxes clipped to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4]."""
+    limits = ops.cast(sizes, boxes.dtype)
     limits = ops.expand_dims(ops.concatenate([limits, limits], axis=-1), -2)  # [..., 1, 4]
     return ops.minimum(ops.maximum(boxes, 0.0), limits)
 
 
-def has_area(boxes: Tensor, sizes: Tensor | None = None, *, last_pixel: bool = False) -> Tensor:
+def has_area(boxes: Tensor, sizes: Tensor | None = None) -> Tensor:
     """Return whether each box has an area within its image. [..., N, 4], [..., 2] -> [..., N] bool; False for NaN.
 
-    Only comparisons are used, because backends differ in the minimum of NaN and a number. sizes and last_pixel as in
+    Only comparisons are used, because backends differ in the minimum of NaN and a number. sizes as in
     `clip_boxes`; None: within an unlimited image.
     """
     low, high = boxes[..., :2], boxes[..., 2:]
     inside = low < high
     if sizes is not None:
-        limits = ops.expand_dims(ops.cast(sizes, boxes.dtype) - float(last_pixel), -2)  # [..., 1, 2]
+        limits = ops.expand_dims(ops.cast(sizes, boxes.dtype), -2)  # [..., 1, 2]
         inside = ops.logical_and(inside, ops.logical_and(low < limits, high > 0.0))
     return ops.all(inside, axis=-1)
 

@@ -51,11 +51,10 @@ def detections_on_host(
         if scores[-1] > _SIMILAR * scores[0] and count < config.candidates:
             continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
-        last_pixel = np.float32(config.box_coder.last_pixel)
-        usable = _has_area(boxes, None if within is None else np.asarray(within, np.float32) - last_pixel)
+        usable = _has_area(boxes, None if within is None else np.asarray(within, np.float32))
         if config.clip:
             assert clip_to is not None
-            boxes = np.clip(boxes, 0, np.tile(np.asarray(clip_to, np.float32) - last_pixel, 2))
+            boxes = np.clip(boxes, 0, np.tile(np.asarray(clip_to, np.float32), 2))
         boxes = np.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
         chosen, chosen_scores = _suppress(boxes, np.where(usable, scores, np.float32(0)), classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
@@ -80,15 +79,6 @@ def _has_area(boxes: np.ndarray, limits: np.ndarray | None) -> np.ndarray:
     if limits is not None:
         inside &= (low < limits) & (high > 0)
     return np.all(inside, axis=1)
-
-
-def count_candidates(
-    outputs: NetworkOutputs, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
-) -> int:
-    """Return the number of an image's candidates above the score threshold, which is the work of suppression."""
-    values, best_of_anchor = _ranked(outputs, config.scores)
-    values_of_candidates, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
-    return int((_scores(values_of_candidates, config.scores) > config.score_threshold).sum())
 
 
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:

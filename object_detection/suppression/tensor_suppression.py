@@ -93,10 +93,10 @@ def detections_from_outputs(
         limited = replace(config, candidates=count)
         scores, classes, numbers = top_candidates(class_logits, config=limited, level_sizes=level_sizes)
         boxes = config.box_coder.decode(entries(box_deltas, numbers), ops.take(anchors, numbers, axis=0))
-        usable = has_area(boxes, within, last_pixel=config.box_coder.last_pixel)
+        usable = has_area(boxes, within)
         if config.clip:
             assert clip_to is not None
-            boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
+            boxes = clip_boxes(boxes, clip_to)
         boxes = ops.clip(boxes, -LARGEST_COORDINATE, LARGEST_COORDINATE)
         return suppress(boxes, ops.where(usable, scores, 0.0), classes, config=config), scores
 

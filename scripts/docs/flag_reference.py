@@ -27,7 +27,6 @@ import typing
 import efficientdet.operations.results
 from efficientdet.inference.detect import Detector as Detector
 from efficientdet.inference.image_detections import ImageDetections as ImageDetections
-from efficientdet.plugins.streams.lines_and_zones import TrackCounts as TrackCounts
 from efficientdet.plugins.streams.video_source import read_frames as read_frames
 from efficientdet.prediction.open_model import load_detector as load_detector
 from program_support.errors import InputError as InputError

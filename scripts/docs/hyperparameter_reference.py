@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from efficientdet.families import hyperparameters as shared  # noqa: E402
-from efficientdet.families.nms_configs import NmsConfigs  # noqa: E402
+from efficientdet.families.preset_values import NmsConfigs  # noqa: E402
 from efficientdet.families.registry import hyperparameters_of, model_names  # noqa: E402
 from program_support.checked_fields import limits_of  # noqa: E402
 

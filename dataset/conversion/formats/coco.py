@@ -140,7 +140,9 @@ def read_coco(
                 known=known,
                 with_segmentation=with_segmentation,
             )
-        _note_odd_annotations(annotations, labels)
+        if scored := sum("score" in entry for entry in annotations):
+            reason = f"{scored} of {len(annotations)} annotations have a score, as detections do: taken as labels"
+            labels.note(reason, kind="box")
     if caption_annotations_file:
         _add_captions(files[caption_annotations_file], labels, by_id, image_ids, path=caption_annotations_file)
     return labels.data_set(class_names)
@@ -420,24 +422,6 @@ def _box_around_outline(outline: Any) -> Box:
         return 0.0, 0.0, 0.0, 0.0
     left, top = float(columns.min()), float(rows.min())
     return left, top, float(columns.max()) + 1 - left, float(rows.max()) + 1 - top
-
-
-def _note_odd_annotations(annotations: list[dict], labels: LabelCollector) -> None:
-    """Add notes on detections, and on ids that are harmless in records but give wrong results in pycocotools."""
-    if scored := sum("score" in entry for entry in annotations):
-        reason = f"{scored} of {len(annotations)} annotations have a score, as detections do: taken as labels"
-        labels.note(reason, kind="box")
-    times = Counter(key for entry in annotations if type(key := _key(entry.get("id"))) is int)
-    reasons = [
-        (number, f"{count} annotations share this id: pycocotools would confuse them")
-        for number, count in times.items()
-        if count > 1
-    ]
-    if 0 in times:
-        reasons.append((0, "annotation id 0: pycocotools counts a match with it as a miss"))
-    labels.noted += [
-        ReportEntry(kind="box", file=labels.source, annotation_id=number, reason=reason) for number, reason in reasons
-    ]
 
 
 def _add_captions(

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dataset.class_files import read_class_file
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, read_class_file
 from dataset.conversion.annotations import (
     ROTATED,
     AnnotatedDataSet,
@@ -30,11 +29,11 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import classes_by_name
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import SPLITS, split_of_each, split_of_folders, split_of_word
-from dataset.files.bounded_files import read_text_file
+from dataset.files.bounded_files import file_errors, read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import image_ids
 from dataset.files.untrusted_values import error_context, is_set, listed, number_in_text, shown
-from dataset.files.xml_files import read_xml
+from dataset.files.xml_and_yaml import read_xml
 from program_support.errors import InputError
 
 
@@ -161,10 +160,8 @@ def voc_paths(folder: str, image_set_file: str = "") -> list[Path]:
 
 def _xml_files(folder: str) -> list[Path]:
     """Return XML files in the order of their names, without hidden files such as ._a.xml."""
-    try:
+    with file_errors(folder):
         return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() == ".xml" and path.name[0] != ".")
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def _read_xml(path: Path) -> tuple[ElementTree.Element, bytes]:

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.class_files import read_class_file
-from dataset.class_names import ClassNames, read_class_names
+from dataset.class_names import ClassNames, read_class_file, read_class_names
 from dataset.conversion.annotations import (
     LEAST_SHARE,
     MOST_SHARE,
@@ -33,7 +32,7 @@ from dataset.files.bounded_files import read_text_file
 from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.image_files import IMAGE_SUFFIXES
 from dataset.files.untrusted_values import LARGEST_ID, error_context, listed, number_in_text, shown
-from dataset.files.yaml_files import read_yaml
+from dataset.files.xml_and_yaml import read_yaml
 from program_support.errors import InputError
 
 _NOTES = "notes.json"  # of Label Studio, whose classes.txt may have another order

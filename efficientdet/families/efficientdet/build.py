@@ -1,11 +1,10 @@
 """Build an EfficientDet detector from hyperparameters."""
 
 from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters, anchor_config
-from efficientdet.families.nms_configs import suppression_config
+from efficientdet.families.preset_values import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
-from model.dense_detector import DenseDetector, DenseDetectorConfig
-from model.dense_losses import LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from object_detection.assignment.anchor_assignment import IouAssigner

@@ -181,7 +181,7 @@ def from_keras(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[s
     Raises:
         InputError: the weights were trained on inputs that were normalized differently.
     """
-    from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+    from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV
 
     mean, variance = (arrays[f"{_KERAS_NORMALIZATION}{number}"].reshape(-1) for number in range(2))
     # A file with the true variance was trained on the same inputs.

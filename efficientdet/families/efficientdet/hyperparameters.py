@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from dataset.files.untrusted_values import shown
 from efficientdet.families.efficientdet.presets import BACKBONES, IMAGENET
 from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, Hyperparameters, Removed, check_order
-from efficientdet.families.nms_configs import NmsConfigs
+from efficientdet.families.preset_values import NmsConfigs
 from object_detection.geometry.anchor_grid import AnchorConfig
 from program_support.checked_fields import (
     BelowOne,

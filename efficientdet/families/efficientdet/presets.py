@@ -1,7 +1,7 @@
 """Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
+from efficientdet.families.preset_values import LearningRate, QuickstartRecipe, StartRecipe
 from efficientdet.families.published_files import CLASSIFIER, PackagedFile, PublishedFile
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 LITE_PREFIX = "efficientnet-lite"
 LITE_NORMALIZATION = {"mean_rgb": (127.0,) * 3, "stddev_rgb": (128.0,) * 3}  # google/automl's training had it

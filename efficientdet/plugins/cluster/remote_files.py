@@ -18,12 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from program_support.atomic_files import unfinished_path, write_text
+from program_support.atomic_files import unfinished_path, user_cache, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
 from program_support.progress import Progress
 from program_support.remote_addresses import address_of
-from program_support.user_cache import user_cache
 
 _INSTALL = {  # scheme -> how to install the package that fsspec needs for it
     "az": "pip install adlfs",

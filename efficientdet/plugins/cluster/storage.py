@@ -1,4 +1,6 @@
-"""The storage `fsspec`: images and records at addresses such as s3://BUCKET/FOLDER; see `remote_addresses.Storage`.
+"""The storage `fsspec`: images and records at addresses such as s3://BUCKET/FOLDER.
+
+This module is a `remote_addresses.Storage`.
 
 Images are listed with their sizes and read into memory: `read_ahead` fetches those that a loop is about to open,
 several at a time; nothing is stored on the disk.
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shard_files import FINISHED, ShardTask
+from dataset.conversion.shard_files import FINISHED, ShardTask
 from efficientdet.plugins.cluster.remote_files import (
     cache_folder,
     copy_missing,
@@ -38,6 +40,20 @@ from efficientdet.plugins.cluster.remote_files import (
 )
 from program_support.remote_addresses import Image, address_of
 
+__all__ = [
+    "copy_missing",
+    "forget_listings",
+    "listing",
+    "local_copies",
+    "local_output",
+    "local_tree",
+    "on_this_machine",
+    "publish",
+    "read",
+    "read_ahead",
+    "states",
+    "upload_shard",
+]
 _FETCHED = 16  # images fetched in parallel, to hide the latency of a request; twice as many are in memory
 MOST_BYTES = 2**30 + 1  # of an image; readers accept one less
 
@@ -49,7 +65,7 @@ _REQUESTS = 8  # in parallel
 
 
 @functools.lru_cache(maxsize=4)  # several steps of a conversion use the same one
-def remote_listing(folder: str) -> Mapping[str, tuple[int, int]]:
+def listing(folder: str) -> Mapping[str, tuple[int, int]]:
     """Return size in bytes and version of each file below a folder, by its relative name; hidden files are left out.
 
     Raises:
@@ -66,7 +82,10 @@ def remote_listing(folder: str) -> Mapping[str, tuple[int, int]]:
         }
 
 
-def read_remote(path: str | os.PathLike[str]) -> bytes:
+forget_listings = listing.cache_clear
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a remote file, or its first `MOST_BYTES`.
 
     Raises:
@@ -81,10 +100,10 @@ def read_remote(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_ahead(images: Iterable[Image], folder: str | Path) -> Iterator[Image]:
-    """Yield images; while one is in use, `read_remote` has its file in memory.
+    """Yield images; while one is in use, `read` has its file in memory.
 
     Raises:
-        InputError: a file cannot be read; one that does not exist is left to `read_remote`.
+        InputError: a file cannot be read; one that does not exist is left to `read`.
     """
     with ThreadPoolExecutor(_FETCHED, thread_name_prefix="read_remote_images") as pool:
         following = iter(images)
@@ -128,7 +147,7 @@ def local_output(folder: str) -> str:
 
 
 @contextmanager
-def remote_states(config: ConversionConfig) -> Iterator[None]:
+def states(config: ConversionConfig) -> Iterator[None]:
     """Upload the settings of a run before the block in which workers convert, and fetch the workers' states after."""
     _upload(config.state_folder / "job.json", config)
     yield
@@ -159,7 +178,7 @@ def upload_shard(task: ShardTask) -> None:
     os.truncate(task.finished_path, size)
 
 
-def publish_remote(config: ConversionConfig) -> None:
+def publish(config: ConversionConfig) -> None:
     """Give uploaded shards their final names, upload the files beside them, and remove leftovers.
 
     Raises:
@@ -176,14 +195,14 @@ def publish_remote(config: ConversionConfig) -> None:
             if f"{prefix.name}{suffix}" in names:
                 system.rm_file(f"{root}/{prefix.name}{suffix}")
 
-        def publish(name: str) -> None:
+        def publish_shard(name: str) -> None:
             match = shard.fullmatch(name)
             if match and int(match[1]) == config.num_shards:
                 system.copy(f"{root}/{name}", f"{root}/{name[1:].removesuffix(FINISHED)}")
             if match:
                 system.rm_file(f"{root}/{name}")
 
-        _in_parallel(publish, names)
+        _in_parallel(publish_shard, names)
     for path in map(config.beside, _PUBLISHED):
         if path.exists():
             _upload(path, config)
@@ -214,20 +233,3 @@ def _fetch_states(folder: str, local: Path) -> None:
 def _in_parallel(function: Callable[[str], Any], names: list[str]) -> None:
     with ThreadPoolExecutor(_REQUESTS) as pool:
         list(pool.map(function, names))
-
-
-class FsspecStorage:
-    """Files that fsspec opens."""
-
-    local_copies = staticmethod(local_copies)
-    local_tree = staticmethod(local_tree)
-    copy_missing = staticmethod(copy_missing)
-    listing = staticmethod(remote_listing)
-    forget_listings = staticmethod(remote_listing.cache_clear)
-    read = staticmethod(read_remote)
-    read_ahead = staticmethod(read_ahead)
-    local_output = staticmethod(local_output)
-    states = staticmethod(remote_states)
-    on_this_machine = staticmethod(on_this_machine)
-    upload_shard = staticmethod(upload_shard)
-    publish = staticmethod(publish_remote)

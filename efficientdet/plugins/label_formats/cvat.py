@@ -21,7 +21,7 @@ from dataset.conversion.annotations import (
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.named_splits import split_of_word
 from dataset.files.untrusted_values import error_context, shown
-from dataset.files.xml_files import read_xml
+from dataset.files.xml_and_yaml import read_xml
 from program_support.errors import InputError
 
 _WITHOUT_AREA = ("polyline", "points", "tag", "skeleton", "cuboid")

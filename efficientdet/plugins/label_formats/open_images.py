@@ -32,7 +32,7 @@ from dataset.conversion.annotations import (
 from dataset.conversion.class_numbering import named_classes
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
-from dataset.files.bounded_files import csv_rows
+from dataset.files.bounded_files import csv_rows, read_text_file
 from dataset.files.untrusted_values import listed, shown
 from efficientdet.plugins.label_formats.open_images_classes import describes_classes, selected_classes
 from program_support.errors import InputError
@@ -191,11 +191,8 @@ def _reading_progress(path: str) -> Iterator[Callable[[bytes], None]]:
 
 def _read_image_ids(path: str) -> set[str]:
     """Read one image per line, as ImageID or, as in the official lists, train/ImageID."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
-    image_ids = {line.strip().rpartition("/")[2] for line in lines} - {""}
+    text, _ = read_text_file(path)
+    image_ids = {line.strip().rpartition("/")[2] for line in text.splitlines()} - {""}
     if not image_ids:
         raise InputError(f"{path}: contains no image ids")
     return image_ids

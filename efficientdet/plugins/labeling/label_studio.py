@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dataset.files.untrusted_values import shown
-from dataset.files.xml_files import parse_xml
-from efficientdet.inference.label_studio_regions import prediction, rectangle_region
+from dataset.files.xml_and_yaml import parse_xml
+from efficientdet.inference.result_files import prediction, rectangle_region
 from efficientdet.options.serve import RequestLimits, ServeOptions
 from efficientdet.plugins.labeling.background_training import API_KEY_VARIABLE, BackgroundTraining, LabelStudio
 from efficientdet.serving.batching import Batcher, ImageResult, ServedModel, image_reply

@@ -29,7 +29,7 @@ from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import ResultFiles, names_of_files, write_output
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.reports.drawing import draw_detections, resized
-from efficientdet.reports.html_page import document, heading, image_figure, row, section
+from efficientdet.reports.html_page import image_figure, page, row
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.geometry.box_geometry import pairwise_iou
 from program_support.atomic_files import report_write_errors
@@ -185,7 +185,7 @@ def _feature_function(restored: Restored, *, compiled: bool) -> Callable[[np.nda
         lambda images, sizes: network(detector.normalize(images, sizes)),
         network,
         use_xla=compiled,
-        constant_weights=True,
+        constants=device.present_weights(network),
     )
 
 
@@ -369,11 +369,8 @@ def _write(options: NextImagesOptions, chosen: Sequence[ChosenImage], detector: 
         figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, class_names)))
     files.write()
     title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"
-    page = document(
-        title,
-        [heading(title, figure=found, lead=_LEAD), section("Images", row(figures, thumbnails=True))],
-    )
-    write_output(folder / PAGE, page.encode())
+    html = page(title, {"Images": row(figures, thumbnails=True)}, figure=found, lead=_LEAD)
+    write_output(folder / PAGE, html.encode())
     print(f"{found}: {copies}; why: {folder / PAGE}")
 
 

@@ -8,6 +8,11 @@ from efficientdet.configuration.flag_paths import writable_file
 from efficientdet.run_log.loggers import Logger
 from program_support.errors import InputError
 
+SUBMISSION = (
+    *(f"submission_{name}" for name in ("benchmark", "org", "division", "status", "platform")),
+    "cache_clear",
+)
+
 
 class MlperfLog(Logger):
     """Writer of --mlperf_log: one or several files, separated by commas; `-` is standard output."""
@@ -25,7 +30,7 @@ class MlperfLog(Logger):
         for path in _files(config):
             if path != "-":
                 writable_file(path, "mlperf_log")
-        benchmark(config.hparams.family, config.mlperf_ruleset)
+        submission(config.mlperf_submission)
 
     def __init__(self, config, folder):
         try:
@@ -54,12 +59,13 @@ class MlperfLog(Logger):
         keys, config = self._keys, self._config
         self._values(
             {
-                keys.SUBMISSION_BENCHMARK: benchmark(config.hparams.family, config.mlperf_ruleset),
-                keys.SUBMISSION_ORG: config.mlperf_organization,
-                keys.SUBMISSION_DIVISION: config.mlperf_division,
-                keys.SUBMISSION_STATUS: config.mlperf_status,
-                keys.SUBMISSION_PLATFORM: config.mlperf_platform or f"{processes} x {device_name()}",
-                keys.CACHE_CLEAR: config.mlperf_cache_cleared,
+                keys.SUBMISSION_BENCHMARK: config.hparams.family.mlperf.get("benchmark", config.hparams.family.name),
+                keys.SUBMISSION_ORG: "unknown",
+                keys.SUBMISSION_DIVISION: "open",
+                keys.SUBMISSION_STATUS: "research",
+                keys.SUBMISSION_PLATFORM: f"{processes} x {device_name()}",
+                keys.CACHE_CLEAR: False,
+                **submission(config.mlperf_submission),
             }
         )
         self._log.start(key=keys.INIT_START)
@@ -118,23 +124,19 @@ class MlperfLog(Logger):
             self._log.event(key=key, value=value)
 
 
-def benchmark(family, ruleset: str | None) -> str:
-    """Return the id of a family's benchmark in a version of the rules such as "2.1.0"; None: the first one with it.
-
-    A family without an MLPerf benchmark has its name.
+def submission(items: Iterable[str]) -> dict[str, str | bool]:
+    """Return the entries of --mlperf_submission by key.
 
     Raises:
-        InputError: the version has no such benchmark.
+        InputError: one is not KEY=VALUE, or MLPerf's logs have no such key.
     """
-    benchmarks = family.mlperf.get("benchmarks", {"0.0.0": family.name})
-    rules = _version(ruleset or next(iter(benchmarks)))
-    name = next((name for first, name in reversed(benchmarks.items()) if _version(first) <= rules), None)
-    if name is None:
-        limits = [f"{first} or later" if name else f"before {first}" for first, name in benchmarks.items()]
-        raise InputError(
-            f"--mlperf_ruleset={ruleset}: has no benchmark of {family.name}; expected {' and '.join(limits)}"
-        )
-    return name
+    entries = {}
+    for item in items:
+        key, _, value = item.partition("=")
+        if not value or key not in SUBMISSION:
+            raise InputError(f"--mlperf_submission={item}: expected KEY=VALUE, KEY one of {', '.join(SUBMISSION)}")
+        entries[key] = {"True": True, "False": False}.get(value, value)
+    return entries
 
 
 def torch_parameters(names: Iterable[str]) -> list[str]:
@@ -147,10 +149,6 @@ def torch_parameters(names: Iterable[str]) -> list[str]:
     parameters = [f"{layer}/weight" for layer in convolutions]
     parameters += [f"{layer}/bias" for layer in convolutions if f"{layer}/bias" in names]
     return sorted("module." + name.replace("/", ".") for name in parameters)
-
-
-def _version(ruleset: str) -> tuple[int, ...]:
-    return tuple(map(int, ruleset.split(".")))
 
 
 def _files(config) -> list[str]:

@@ -6,16 +6,14 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
-from efficientdet.plugins.mask_rcnn.network import FINEST, MASK_SIDE, MaskRcnn
+from efficientdet.plugins.mask_rcnn.network import MASK_SIDE, MaskRcnn
 from efficientdet.plugins.mask_rcnn.region_layers import nms, regions_to_compute
 from efficientdet.plugins.mask_rcnn.regions import REGION_BOX_CODER, ProposalConfig, region_proposals
 from efficientdet.plugins.mask_rcnn.sampled_regions import (
     BETA,
     assign_regions,
-    box_loss_sum,
     mask_loss_sum,
     mask_targets,
     proposal_loss_sums,
@@ -24,16 +22,14 @@ from efficientdet.plugins.mask_rcnn.sampled_regions import (
     sample_regions,
 )
 from model.detection_model import DECAYED_WEIGHTS, DetectionModel, WeightDecay
+from model.fast_layers import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.folding import folded, has_frozen_norms
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.gather import entries
-from object_detection.geometry.box_coding import BoxCoder
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from program_support.checked_fields import checked_part, one_of
 
 _REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
-NORMALIZERS = ("sampled", "nvidia")
 
 
 @checked_part
@@ -44,16 +40,9 @@ class TwoStageConfig:
         anchors_per_image, regions_per_image: numbers sampled for the losses.
         positive_anchors, positive_regions: largest fraction of positive samples.
         proposals: in training; the network contains the settings for detection.
-        region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
+        region_iou: IoU from which a proposal is positive; the others are background.
         *_beta: of the smooth L1 losses.
-        binary_masks: see `mask_targets`.
         decays: see `LossConfig`.
-        normalizer: the divisors of the losses,
-
-            - "sampled": the number of samples, for boxes too, although only positive samples have one;
-            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of
-              anchors: the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions:
-              the coordinates of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
     """
 
     image_size: tuple[int, int]
@@ -66,10 +55,6 @@ class TwoStageConfig:
     regions_per_image: int = 512
     positive_regions: float = 0.25
     region_iou: float = 0.5
-    region_iou_strictly: bool = False
-    binary_masks: bool = False
-    normalizer: Annotated[str, one_of(*NORMALIZERS)] = "sampled"
-    region_coder: BoxCoder = REGION_BOX_CODER
     anchor_beta: float = BETA
     region_beta: float = BETA
     weight_decay: float = 1e-4
@@ -185,7 +170,6 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
             ops.concatenate([valid, assignable], axis=1),
             objects,
             positive_iou=config.region_iou,
-            strictly=config.region_iou_strictly,
         )
         numbers, positive, valid = sample_regions(
             positive,
@@ -204,7 +188,7 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
             valid=valid,
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
             deltas=ops.where(
-                positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0
+                positive[..., None], REGION_BOX_CODER.encode(entries(objects.boxes, matched), regions), 0.0
             ),
             masks=mask_targets(
                 objects.masks,
@@ -213,7 +197,6 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
                 matched[:, :masks],
                 outputs.sizes,
                 size=MASK_SIDE,
-                binary=config.binary_masks,
             ),
         )
 
@@ -225,20 +208,10 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
             "regions": targets.valid,
             "masks": self._has_mask(targets),
         }
-        if self.config.normalizer == "nvidia":
-            box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
-            counted |= {
-                "images": ops.ones_like(targets.valid[:, 0]),
-                "region_boxes": targets.classes > 0,
-                **self._by_level("anchor_coordinates", box_deltas != 0.0),
-            }
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """Return `objectness_loss` and `anchor_box_loss`, and of the second stage `cls_loss`, `box_loss`, `mask_loss`.
-
-        With NVIDIA's normalizers there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
-        """
+        """Return `objectness_loss`, `anchor_box_loss`, and of the second stage `cls_loss`, `box_loss`, `mask_loss`."""
         objectness, anchor_box = proposal_loss_sums(
             outputs.logits,
             outputs.deltas,
@@ -257,37 +230,23 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
             targets.valid,
             beta=self.config.region_beta,
         )
-        second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
-        if self.config.normalizer == "sampled":
-            return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
-        predicted, expected, positive = (
-            self._by_level("anchor_box_loss", values)
-            for values in (outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive)
-        )
-        beta = self.config.anchor_beta
-        boxes = {
-            name: beta * box_loss_sum(predicted[name], expected[name], positive[name], beta=beta) for name in predicted
+        return {
+            "objectness_loss": objectness,
+            "anchor_box_loss": anchor_box,
+            "cls_loss": classes,
+            "box_loss": box,
+            "mask_loss": self._mask_loss(outputs.levels, targets),
         }
-        return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss, see `TwoStageConfig.normalizer`."""
+        """Return the divisor of each loss: a number of samples, of boxes too, although only positive ones have one."""
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
-        second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
-        if self.config.normalizer == "sampled":
-            return {
-                "objectness_loss": least["anchors"],
-                "anchor_box_loss": least["anchors"],
-                "box_loss": least["regions"],
-                **second,
-            }
         return {
-            "objectness_loss": least["images"] * self.config.anchors_per_image,
-            **{
-                name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name
-            },
-            "box_loss": 4.0 * least["region_boxes"],
-            **second,
+            "objectness_loss": least["anchors"],
+            "anchor_box_loss": least["anchors"],
+            "cls_loss": least["regions"],
+            "box_loss": least["regions"],
+            "mask_loss": least["masks"],
         }
 
     def regularization(self) -> dict[str, Tensor]:
@@ -298,14 +257,6 @@ class TwoStageDetector(DetectionModel[Any, TwoStageTargets]):  # other outputs i
         """Return detections in pixels of the network input, clipped to the image, from the network's outputs."""
         boxes, scores, classes, masks = outputs
         return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
-
-    def _by_level(self, name: str, values: Tensor) -> dict[str, Tensor]:
-        """Return the parts of [B, A, ...] that belong to each level, under `name` with the level appended."""
-        ends = np.cumsum(self.level_sizes)
-        return {
-            f"{name}_p{level}": values[:, end - size : end]
-            for level, (size, end) in enumerate(zip(self.level_sizes, ends, strict=True), start=FINEST)
-        }
 
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
         """Return which of the first Q regions are positive, [B, Q] bool."""

@@ -1,20 +1,19 @@
 """Mask R-CNN (He et al. 2017) with ResNet backbones. Reads torchvision's COCO weights.
 
-The default hyperparameters are torchvision's, with the input size of NVIDIA's TensorFlow 2 program. Presets whose names
-end with -dle have all defaults of NVIDIA's program.
+The default hyperparameters are torchvision's, with the input size of NVIDIA's TensorFlow 2 program.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.hyperparameters import Removed
+from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
 from efficientdet.plugins.mask_rcnn.presets import (
     ACTIVATIONS_PER_MASK,
@@ -24,14 +23,12 @@ from efficientdet.plugins.mask_rcnn.presets import (
     NMS_CONFIGS,
     PRESETS,
     QUICKSTART,
+    proposal_sizes,
 )
-from efficientdet.plugins.mask_rcnn.proposal_anchors import centered_levels, proposal_sizes
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels, rounded_levels
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
 if TYPE_CHECKING:
-    from dataset.input.resize import ResizeRule
     from efficientdet.plugins.mask_rcnn.detector import TwoStageDetector
 
 _CLASS_PREDICTORS = ("roi_heads/box_predictor/", "roi_heads/mask_predictor/mask_fcn_logits/")
@@ -40,7 +37,7 @@ _FLATTENED = "roi_heads/box_head/fc6/kernel"
 _REGION_SIDE = 7  # cells; as in `network`, which imports Keras
 _COCO_ROWS = 91  # torchvision's COCO weights have a row for each category id
 # torchvision loads its published COCO weights with an epsilon of 0, and resizes to other sizes.
-TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +45,10 @@ class MaskRcnnHyperparameters(TorchHyperparameters):
     """Hyperparameters of Mask R-CNN with the published defaults."""
 
     RATE_PER_64: ClassVar[float] = 4 * 0.02  # 0.02 per 16 images
+    REMOVED: ClassVar[dict[str, Removed]] = TorchHyperparameters.REMOVED | {
+        "conventions": Removed("the rules of NVIDIA's program (dle) had no published weights", ("torchvision",))
+    }
 
-    # conventions of anchors, boxes, matching, regions and loss normalization; "dle": NVIDIA's
-    conventions: Annotated[str, one_of("torchvision", "dle")] = "torchvision"
     # input
     image_size: int | str | tuple[int, int] = "1344x832"
     # "letterbox": pad to image_size; "fit": shorter side to image_size, longer side to at most longer_side
@@ -89,15 +87,6 @@ class MaskRcnnHyperparameters(TorchHyperparameters):
     num_epochs: int = 12
 
 
-def anchor_levels(
-    hparams: MaskRcnnHyperparameters,
-) -> Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]:
-    """Return the function from image size and cells (rows, columns) per level to the anchors of P2 to P6."""
-    if hparams.conventions == "dle":
-        return partial(centered_levels, scale=hparams.anchor_scale)
-    return partial(rounded_levels, sizes=proposal_sizes(hparams.anchor_scale))
-
-
 class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     """The Mask R-CNN models."""
 
@@ -106,10 +95,10 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     presets = PRESETS
     quickstart = QUICKSTART
     body = "backbone/body/"
-    conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
+    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
-    mlperf: ClassVar = {"benchmarks": {"0.0.0": "maskrcnn"}}
+    mlperf: ClassVar = {"benchmark": "maskrcnn"}
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
     def build(
@@ -117,28 +106,9 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
     ) -> "TwoStageDetector":
         from efficientdet.plugins.mask_rcnn.detector import TwoStageConfig, TwoStageDetector
         from efficientdet.plugins.mask_rcnn.network import MaskRcnnConfig, build_mask_rcnn
-        from efficientdet.plugins.mask_rcnn.regions import (
-            PROPOSAL_BOX_CODER,
-            REGION_BOX_CODER,
-            REGION_SUPPRESSION,
-            ProposalConfig,
-        )
-        from efficientdet.plugins.mask_rcnn.roi_align import TORCHVISION_POOLING, RegionPooling
-        from object_detection.assignment.anchor_assignment import IouAssigner
+        from efficientdet.plugins.mask_rcnn.regions import REGION_BOX_CODER, REGION_SUPPRESSION, ProposalConfig
 
-        image_size, is_dle = self.resize_rule(hparams).size, hparams.conventions == "dle"
-        proposals, region_coder, learning = ProposalConfig(), REGION_BOX_CODER, dict[str, Any]()
-        if is_dle:
-            proposal_coder = replace(PROPOSAL_BOX_CODER, last_pixel=True)
-            proposals = ProposalConfig(kept_per_level=1000, min_side=-math.inf, box_coder=proposal_coder)
-            region_coder = replace(REGION_BOX_CODER, last_pixel=True)
-            learning = {
-                "anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="best"),
-                "region_iou_strictly": True,
-                "region_coder": region_coder,
-                "binary_masks": True,
-                "normalizer": "nvidia",
-            }
+        image_size = self.resize_rule(hparams).size
         networks = build_mask_rcnn(
             MaskRcnnConfig(
                 backbone=hparams.backbone_name,
@@ -147,16 +117,13 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
                 epsilon=hparams.batch_norm_epsilon,
                 trainable_stages=hparams.trainable_backbone_stages,
                 trains_batch_norm=hparams.is_training_bn,
-                anchor_levels=anchor_levels(hparams),
-                pooling=RegionPooling(samples=1, min_side=0.0, level_slack=0.0, levels=5)
-                if is_dle
-                else TORCHVISION_POOLING,
-                proposals=replace(proposals, candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals),
+                anchor_scale=hparams.anchor_scale,
+                proposals=ProposalConfig(candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals),
                 suppression=suppression_config(
                     hparams.nms_configs,
                     scores=REGION_SUPPRESSION.scores,
                     clip=True,
-                    box_coder=region_coder,
+                    box_coder=REGION_BOX_CODER,
                 ),
             ),
             precision=precision,
@@ -165,8 +132,7 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
             networks,
             TwoStageConfig(
                 image_size=image_size,
-                proposals=replace(
-                    proposals,
+                proposals=ProposalConfig(
                     candidates_per_level=hparams.training_candidates_per_level,
                     kept=hparams.training_proposals,
                 ),
@@ -176,22 +142,14 @@ class MaskRcnnFamily(TorchFamily[MaskRcnnHyperparameters]):
                 region_beta=hparams.region_box_beta,
                 weight_decay=hparams.decays_in_loss,
                 decays=hparams.decayed_weights,
-                **learning,
             ),
         )
-
-    def resize_rule(self, hparams: MaskRcnnHyperparameters) -> "ResizeRule":
-        """Return the resize rule, which keeps the aspect ratio."""
-        from dataset.input.resize import fit_within, letterbox
-
-        if hparams.resize == "letterbox":
-            return letterbox(hparams.input_size)
-        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
         """Return the anchors of the proposals on P2 to P6."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
+        sides = proposal_sizes(hparams.anchor_scale)
+        return grid_of_levels(rounded_levels(size, feature_sizes(size, 6)[2:], sizes=sides))
 
     def activations_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Return the activations per pixel of the first stage and of the sampled regions and masks."""

@@ -4,22 +4,18 @@ Two networks share the layers: the complete one for detection, and its first sta
 training the second stage is called for randomly sampled regions (`RegionHeads`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import keras
 from keras import layers
 
-from efficientdet.plugins.mask_rcnn.proposal_anchors import PROPOSAL_SIZES
+from efficientdet.plugins.mask_rcnn.presets import proposal_sizes
 from efficientdet.plugins.mask_rcnn.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from efficientdet.plugins.mask_rcnn.regions import REGION_SUPPRESSION, ProposalConfig
-from efficientdet.plugins.mask_rcnn.roi_align import TORCHVISION_POOLING, RegionPooling
-from model.feature_pyramid import WIDTH, build_feature_pyramid
-from model.resnet import build_resnet, freeze
-from object_detection.geometry.anchor_conventions import rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
+from model.resnet import WIDTH, build_feature_pyramid, build_resnet, freeze
+from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels, rounded_levels
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
@@ -27,8 +23,6 @@ BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # prefixes of layer names
 FINEST = 2  # level of the pyramid
 REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells per side of a region's features, for its box and for its mask
 MASK_SIDE = 2 * MASK_REGION_SIDE
-AnchorRule = Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]
-TORCHVISION_ANCHORS = partial(rounded_levels, sizes=PROPOSAL_SIZES)
 _REPRESENTATION = 1024
 _MASK_CONVOLUTIONS = 4
 
@@ -38,9 +32,7 @@ class MaskRcnnConfig:
     """Shape of the network, proposals of the first stage and post-processing of the second.
 
     Attributes:
-        anchor_levels: returns the anchors of P2 to P6 from the image's size and the cells (rows, columns) of each
-            level.
-        pooling: settings of RoIAlign.
+        anchor_scale: side of the square anchor of a level in cells.
         trainable_stages: number of trainable stages of the backbone's five, counted from the last.
     """
 
@@ -50,8 +42,7 @@ class MaskRcnnConfig:
     epsilon: float = 1e-5  # batch normalization's
     trainable_stages: int = 3
     trains_batch_norm: bool = False
-    anchor_levels: AnchorRule = TORCHVISION_ANCHORS
-    pooling: RegionPooling = TORCHVISION_POOLING
+    anchor_scale: float = 8.0
     proposals: ProposalConfig = field(default_factory=ProposalConfig)
     suppression: SuppressionConfig = REGION_SUPPRESSION
 
@@ -70,7 +61,7 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
 
     network: [B, H, W, 3] and sizes [B, 2] int32 of the valid area -> boxes [B, D, 4], scores [B, D], classes [B, D]
     int32 and masks [B, D, 28, 28], probabilities, all float32 except the classes. first_stage: [B, H, W, 3] -> levels
-    [B, h, w, C] from P2 on, config.pooling.levels of them, logits [B, A] and deltas [B, A, 4] of the anchors in the
+    [B, h, w, C] of P2 to P5, logits [B, A] and deltas [B, A, 4] of the anchors in the
     order level, row, column, shape.
     """
     previous = keras.config.dtype_policy()
@@ -82,11 +73,10 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         levels = build_feature_pyramid(features, prefix=PYRAMID)
         coarsest = layers.MaxPooling2D(1, strides=2, name=f"{PYRAMID}pool")(levels[-1])
         cells = [tuple(level.shape[1:3]) for level in (*levels, coarsest)]
-        anchors = config.anchor_levels(config.image_size, cells)
+        anchors = rounded_levels(config.image_size, cells, sizes=proposal_sizes(config.anchor_scale))
         grid = grid_of_levels(anchors)
         logits, deltas = _proposal_head([*levels, coarsest], shapes=len(anchors[0].shapes))
-        levels = [*levels, coarsest][: config.pooling.levels]
-        heads = RegionHeads(config.num_classes, image_size=config.image_size, pooling=config.pooling)
+        heads = RegionHeads(config.num_classes, image_size=config.image_size)
         boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
         detected_regions = DetectedRegions(config.suppression, name="detections")(
             [*heads.classes_and_deltas(levels, boxes), boxes, valid, sizes]
@@ -126,12 +116,12 @@ class RegionHeads:
     Regions are boxes [B, N, 4] in pixels of the input.
     """
 
-    def __init__(self, num_classes: int, *, image_size: tuple[int, int], pooling: RegionPooling):
+    def __init__(self, num_classes: int, *, image_size: tuple[int, int]):
         def dense(size: int, name: str, **options: Any) -> keras.Layer:
             return layers.Dense(size, name=f"roi_heads.{name}", **options)
 
         torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # torch's default initialization
-        self.num_classes, self._image_size, self._pooling = num_classes, image_size, pooling
+        self.num_classes, self._image_size = num_classes, image_size
         self._flatten = layers.Flatten(name="roi_heads.box_head.flatten")
         self._hidden = [
             dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
@@ -175,7 +165,7 @@ class RegionHeads:
 
     def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor) -> list[Tensor]:
         """Return class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)] per class."""
-        pool = AlignedRegions(REGION_SIDE, self._image_size, self._pooling, name="roi_heads.box_roi_pool")
+        pool = AlignedRegions(REGION_SIDE, self._image_size, name="roi_heads.box_roi_pool")
         features = self._flatten(pool([*levels, boxes]))
         for layer in self._hidden:
             features = layer(features)
@@ -183,7 +173,7 @@ class RegionHeads:
 
     def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor) -> Tensor:
         """Return mask logits [R, 28, 28, K + 1] of the regions whose score [B, N] is above 0, see `AlignedRegions`."""
-        pool = AlignedRegions(MASK_REGION_SIDE, self._image_size, self._pooling, name="roi_heads.mask_roi_pool")
+        pool = AlignedRegions(MASK_REGION_SIDE, self._image_size, name="roi_heads.mask_roi_pool")
         features = pool([*levels, boxes, scores])
         for layer in (*self._convolutions, self._upsampled):
             features = layer(features)

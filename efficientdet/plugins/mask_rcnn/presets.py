@@ -1,10 +1,7 @@
 """Presets of `--model_name`: the published models."""
 
-from dataclasses import replace
-
-from efficientdet.families.nms_configs import NmsConfigs
+from efficientdet.families.preset_values import LearningRate, NmsConfigs, QuickstartRecipe, StartRecipe
 from efficientdet.families.published_files import torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 BACKBONES = {
     "mask-rcnn-resnet18": "resnet18",
@@ -14,21 +11,7 @@ BACKBONES = {
 }
 # As in torchvision.
 NMS_CONFIGS = NmsConfigs(method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=2000, max_output_size=100)
-# Hyperparameters in which NVIDIA's TensorFlow 2 program (DeepLearningExamples, TensorFlow2/Segmentation/MaskRCNN)
-# differs from torchvision. `conventions` selects the other differences (`build.py`).
-DLE = {
-    "conventions": "dle",
-    "training_proposals": 1000,
-    "region_box_beta": 1.0,
-    "decayed_weights": "kernels",
-    "nms_configs": replace(NMS_CONFIGS, score_thresh=0.0),
-    "lr_warmup_epoch": 0.3,
-    "lr_warmup_least_steps": 0,
-    "second_lr_drop_epoch": 10.0,
-}
-PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()} | {
-    f"{model}-dle": {"backbone_name": backbone, **DLE} for model, backbone in BACKBONES.items()
-}
+PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()}
 PUBLISHED_FILES = {
     "maskrcnn_resnet50_fpn_coco": torchvision_file(
         "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", 169.84, "Mask R-CNN of COCO", "box AP 37.9, mask AP 34.6"
@@ -68,3 +51,8 @@ QUICKSTART = QuickstartRecipe(
     evaluation_cost=0.9,  # 1.1 s with resnet18 at 256 pixels, masks included
     detectors={"mask-rcnn-resnet50": "maskrcnn_resnet50_fpn_coco"},
 )
+
+
+def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
+    """Return the sides in pixels of the square anchors of P2 to P6, `anchor_scale` cells each."""
+    return tuple((2**level * anchor_scale,) for level in range(2, 7))

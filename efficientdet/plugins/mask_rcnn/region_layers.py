@@ -24,7 +24,8 @@ from efficientdet.plugins.mask_rcnn.regions import (
 from efficientdet.plugins.mask_rcnn.roi_align import (
     CANONICAL_LEVEL,
     CANONICAL_SIDE,
-    RegionPooling,
+    LEVEL_SLACK,
+    SAMPLES,
     features_of_regions,
     gathered_sums,
     level_strides,
@@ -105,7 +106,7 @@ class Proposals(keras.layers.Layer):
             first += size
         scores = graph.add("Concat", [values for values, _, _ in levels_proposed], axis=1)
         boxes = graph.add("Concat", [values for _, values, _ in levels_proposed], axis=1)
-        boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
+        boxes = clipped(graph, boxes, sizes)
         of_levels = [
             graph.add("Concat", [values[level] for _, _, values in levels_proposed], axis=1)
             for level in range(len(levels_proposed))
@@ -117,7 +118,6 @@ class Proposals(keras.layers.Layer):
             boxes,
             graph.add("Mul", [by_level, large]),
             iou_threshold=config.iou_threshold,
-            most=config.kept_per_level,
         )
         boxes, scores, _ = best_of(
             graph,
@@ -133,15 +133,13 @@ class Proposals(keras.layers.Layer):
 class AlignedRegions(keras.layers.Layer):
     """Levels [B, h, w, C] and boxes [B, N, 4] -> features [B N, side, side, C] of the regions (RoIAlign).
 
-    `pooling` selects the levels and samples.
-
     With scores [B, N] as a further input, only regions whose score is above 0 are returned, if the number of regions
     may depend on values; in compiled programs always all.
     """
 
-    def __init__(self, side: int, image_size: tuple[int, int], pooling: RegionPooling, **kwargs: Any):
+    def __init__(self, side: int, image_size: tuple[int, int], **kwargs: Any):
         super().__init__(**kwargs)
-        self.side, self.image_size, self.pooling = side, image_size, pooling
+        self.side, self.image_size = side, image_size
 
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the features of regions, see the class."""
@@ -156,7 +154,6 @@ class AlignedRegions(keras.layers.Layer):
             rows // count,
             size=self.side,
             image_size=self.image_size,
-            pooling=self.pooling,
             weighted_sums=weighted_sums(),
         )
 
@@ -178,23 +175,17 @@ class AlignedRegions(keras.layers.Layer):
         images = graph.add("Div", [rows, np.array(count)])
         regions = graph.add("Gather", [boxes, _X_FIRST], axis=1)
         strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[: len(levels)]], self.image_size)
-        chosen = _levels_in_onnx(
-            graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels), slack=self.pooling.level_slack
-        )
-        # One mode of RoiAlign has a minimum side of one cell; the other has none, and shifts by half a cell.
-        has_min_side = self.pooling.min_side > 0
+        chosen = _levels_in_onnx(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels))
         features, places = [], []
         for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
             of_level = _places_in_onnx(graph, graph.add("Equal", [chosen, np.float32(number)]))
             boxes = graph.add("Gather", [regions, of_level])
-            if not has_min_side:
-                boxes = graph.add("Add", [boxes, np.float32(stride[0] / 2)])
             pooled = graph.add(
                 "RoiAlign",
                 [graph.image(level), boxes, graph.add("Gather", [images, of_level])],
-                coordinate_transformation_mode="output_half_pixel" if has_min_side else "half_pixel",
+                coordinate_transformation_mode="output_half_pixel",  # with a minimum side of one cell
                 mode="avg",
-                sampling_ratio=self.pooling.samples,
+                sampling_ratio=SAMPLES,
                 spatial_scale=1.0 / stride[0],
                 output_height=self.side,
                 output_width=self.side,
@@ -264,7 +255,7 @@ class DetectedRegions(keras.layers.Layer):
         own_deltas = entries(graph, own_deltas, picked)
         regions = entries(graph, boxes, numbers)
         decoded = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
-        decoded = clipped(graph, decoded, sizes, last_pixel=suppression.box_coder.last_pixel)
+        decoded = clipped(graph, decoded, sizes)
         scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, decoded, MIN_SIDE)])
         by_class = (
             spread_over_classes(graph, scores, class_numbers, classes=classes)
@@ -352,13 +343,13 @@ def regions_to_compute(chosen: Tensor) -> Tensor:
     return ops.arange(ops.shape(chosen)[0], dtype="int32")
 
 
-def _levels_in_onnx(graph: Any, boxes: str, *, finest: int, count: int, slack: float) -> str:
+def _levels_in_onnx(graph: Any, boxes: str, *, finest: int, count: int) -> str:
     """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
     ratio = graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])
     octaves = graph.add("Div", [graph.add("Log", [ratio]), np.float32(math.log(2))])
-    level = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
+    level = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + LEVEL_SLACK)])])
     level = graph.add("Clip", [level, np.float32(finest), np.float32(finest + count - 1)])
     return graph.add("Sub", [level, np.float32(finest)])
 

@@ -59,15 +59,13 @@ class ProposalConfig:
 
     1. The best `candidates_per_level` of each level, without those that have a side below `min_side` pixels in the
     image.
-    2. Non-maximum suppression within each level with `iou_threshold`; the best `kept_per_level` (None: all) remain.
+    2. Non-maximum suppression within each level with `iou_threshold`.
     3. The best `kept` of an image remain.
 
-    torchvision uses 2000 and 2000 in training. If corners are last pixels in the box coder, images are clipped
-    accordingly.
+    torchvision uses 2000 and 2000 in training.
     """
 
     candidates_per_level: Count = 1000
-    kept_per_level: Count | None = None
     kept: Count = 1000
     iou_threshold: PositiveShare = 0.7
     min_side: float = 1e-3
@@ -103,16 +101,12 @@ def region_proposals(
     count = _candidates(checked_level_sizes(level_sizes, logits.shape[1]), config)
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
     boxes = config.box_coder.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
-    boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
+    boxes = clip_boxes(boxes, sizes)
     alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.min_side, axis=-1))
     by_level = (-1, len(level_sizes), count)
     is_selected = nms(
         ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold
     )
-    if config.kept_per_level is not None:
-        is_selected = ops.logical_and(
-            is_selected, ops.cumsum(ops.cast(is_selected, "int32"), axis=-1) <= config.kept_per_level
-        )
     values = ops.where(ops.reshape(is_selected, (-1, values.shape[1])), values, -np.inf)
     best, places = ops.top_k(values, proposal_slots(level_sizes, config))
     valid = best > -np.inf
@@ -179,7 +173,7 @@ def region_detections(
     scores, classes, numbers = top_candidates(logits, config=config)
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
-    boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
+    boxes = clip_boxes(boxes, sizes)
     large = ops.all(boxes[..., 2:] - boxes[..., :2] >= MIN_SIDE, axis=-1)
     detections, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
     return detections, ops.where(detections.valid, entries(numbers, places), 0)

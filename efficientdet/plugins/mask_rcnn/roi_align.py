@@ -7,7 +7,6 @@ regions are weighted sums of 16 cells; of 4 cells with one sample per bin.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
@@ -18,24 +17,9 @@ from object_detection.structures import Tensor
 CANONICAL_SIDE, CANONICAL_LEVEL = 224.0, 4  # Lin et al. 2017, eq. 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegionPooling:
-    """Settings of RoIAlign; the defaults are torchvision's.
-
-    Attributes:
-        samples: samples per bin and axis.
-        min_side: minimum side of a region in cells.
-        level_slack: added before the level is rounded down.
-        levels: number of pyramid levels to pool from, finest first.
-    """
-
-    samples: int = 2
-    min_side: float = 1.0
-    level_slack: float = 1e-6
-    levels: int = 4
-
-
-TORCHVISION_POOLING = RegionPooling()
+# torchvision's
+SAMPLES = 2  # per bin and axis
+LEVEL_SLACK = 1e-6  # added before a level is rounded down
 
 
 def features_of_regions(
@@ -45,7 +29,6 @@ def features_of_regions(
     *,
     size: int,
     image_size: tuple[int, int],
-    pooling: RegionPooling = TORCHVISION_POOLING,
     weighted_sums: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the features of each box, [R, size, size, C].
@@ -59,7 +42,6 @@ def features_of_regions(
         images: [R] int32, the image of each box in the batch.
         size: bins per side.
         image_size: height and width of the network input; the stride of a level is a power of two.
-        pooling: samples and levels.
         weighted_sums: `gathered_sums`, or an equivalent.
     """
     shapes = [tuple(level.shape[1:3]) for level in levels]
@@ -71,8 +53,8 @@ def features_of_regions(
         axis=1,
     )
     per_image, channels = cells.shape[1:]
-    numbers, weights = _taps(ops.stop_gradient(boxes), shapes, size=size, image_size=image_size, pooling=pooling)
-    taps = (2 * pooling.samples) ** 2  # each sample lies between two cells
+    numbers, weights = _taps(ops.stop_gradient(boxes), shapes, size=size, image_size=image_size)
+    taps = (2 * SAMPLES) ** 2  # each sample lies between two cells
     numbers = ops.reshape(numbers + per_image * ops.reshape(images, (-1, 1, 1, 1, 1)), (-1, taps))
     pooled = (weighted_sums or gathered_sums)(
         ops.reshape(cells, (-1, channels)), numbers, ops.reshape(weights, (-1, taps))
@@ -92,10 +74,10 @@ def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     return ops.cast(sum(sums[1:], sums[0]), rows.dtype)
 
 
-def region_levels(boxes: Tensor, *, finest: int, count: int, slack: float = TORCHVISION_POOLING.level_slack) -> Tensor:
+def region_levels(boxes: Tensor, *, finest: int, count: int) -> Tensor:
     """Return the level of each box, 0 .. count - 1, the first at stride 2^finest. [..., 4] -> [...] int32."""
     sides = ops.sqrt((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
-    level = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + slack)
+    level = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + LEVEL_SLACK)
     return ops.cast(ops.clip(level, finest, finest + count - 1), "int32") - finest
 
 
@@ -108,14 +90,14 @@ def level_strides(shapes: Sequence[tuple[int, int]], image_size: tuple[int, int]
 
 
 def _taps(
-    boxes: Tensor, shapes: Sequence[tuple[int, int]], *, size: int, image_size: tuple[int, int], pooling: RegionPooling
+    boxes: Tensor, shapes: Sequence[tuple[int, int]], *, size: int, image_size: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
     """Return the cells of each bin, numbered over the levels of an image, and their weights.
 
     boxes [R, 4] -> int32 and float32 [R, size, size, T, T], T two cells for each sample.
     """
     strides = np.array(level_strides(shapes, image_size))
-    chosen = region_levels(boxes, finest=round(math.log2(strides[0, 0])), count=len(shapes), slack=pooling.level_slack)
+    chosen = region_levels(boxes, finest=round(math.log2(strides[0, 0])), count=len(shapes))
     first = np.cumsum([0] + [height * width for height, width in shapes[:-1]])
 
     def of_level(values: ArrayLike, kind: str) -> Tensor:
@@ -123,9 +105,7 @@ def _taps(
 
     counts = of_level(shapes, "int32")  # [R, 2]
     scale = of_level(1 / strides, "float32")
-    numbers, weights = _axis_taps(
-        boxes[:, :2] * scale, boxes[:, 2:] * scale, counts, size=size, pooling=pooling
-    )  # [R, 2, size, T]
+    numbers, weights = _axis_taps(boxes[:, :2] * scale, boxes[:, 2:] * scale, counts, size=size)  # [R, 2, size, T]
     of_rows = of_level(first, "int32")[:, None, None] + numbers[:, 0] * counts[:, 1, None, None]
     return (
         of_rows[:, :, None, :, None] + numbers[:, 1][:, None, :, None, :],
@@ -133,19 +113,17 @@ def _taps(
     )
 
 
-def _axis_taps(
-    low: Tensor, high: Tensor, counts: Tensor, *, size: int, pooling: RegionPooling
-) -> tuple[Tensor, Tensor]:
+def _axis_taps(low: Tensor, high: Tensor, counts: Tensor, *, size: int) -> tuple[Tensor, Tensor]:
     """Return cells of bins and their weights on one axis. low, high [...] in cells, counts [...] -> [..., size, T]."""
-    places = np.float32((np.arange(pooling.samples * size) + 0.5) / (pooling.samples * size))
-    samples = low[..., None] + ops.maximum(high - low, pooling.min_side)[..., None] * places  # all bins
+    places = np.float32((np.arange(SAMPLES * size) + 0.5) / (SAMPLES * size))
+    samples = low[..., None] + ops.maximum(high - low, 1.0)[..., None] * places  # all bins
     limit = ops.cast(counts, "float32")[..., None]
     inside = ops.logical_and(samples >= -1.0, samples <= limit)
     samples = ops.clip(samples, 0.0, limit - 1.0)  # constant beyond the center of the last cell
     lower = ops.floor(samples)
     share = samples - lower
-    weights = ops.where(inside[..., None], ops.stack([1.0 - share, share], axis=-1), 0.0) / pooling.samples
+    weights = ops.where(inside[..., None], ops.stack([1.0 - share, share], axis=-1), 0.0) / SAMPLES
     lower = ops.cast(lower, "int32")
     numbers = ops.stack([lower, ops.minimum(lower + 1, counts[..., None] - 1)], axis=-1)
-    shape = (-1, *low.shape[1:], size, 2 * pooling.samples)
+    shape = (-1, *low.shape[1:], size, 2 * SAMPLES)
     return ops.reshape(numbers, shape), ops.reshape(weights, shape)

@@ -6,7 +6,6 @@ A sample is a function of the seed and the image's position in the training, ind
 import numpy as np
 from keras import ops
 
-from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.gather import entries
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.losses import hardest, smooth_l1_loss, softmax_cross_entropy
@@ -18,31 +17,26 @@ _SMALLEST_SIDE = 1e-6  # pixels; for boxes of padding
 
 
 def assign_regions(
-    boxes: Tensor, valid: Tensor, objects: Objects[Tensor], *, positive_iou: float = 0.5, strictly: bool = False
+    boxes: Tensor, valid: Tensor, objects: Objects[Tensor], *, positive_iou: float = 0.5
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the object with the largest IoU of each region (ties: the first), and positive and negative regions.
 
-    A region is positive if its largest IoU reaches the threshold, or exceeds it with `strictly`. Crowds are not
-    assigned.
+    A region is positive if its largest IoU reaches the threshold. Crowds are not assigned.
 
     Args:
         boxes: [B, N, 4].
         valid: [B, N] bool, False for padding.
         objects: the ground truth.
         positive_iou: threshold.
-        strictly: whether the IoU has to exceed the threshold.
 
     Returns:
         Numbers of objects [B, N] int32 (0 where not positive), positive and negative [B, N] bool, both False for
         padding.
 
-    Raises:
-        InputError: the threshold is not above 0, at most 1.
     """
-    least = IouAssigner(positive_iou=positive_iou, strictly=strictly).least_positive
     assignable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
     overlap = ops.where(assignable[:, None], pairwise_iou(ops.stop_gradient(boxes), objects.boxes), 0.0)  # [B, N, M]
-    positive = ops.logical_and(valid, ops.max(overlap, axis=-1) >= least)
+    positive = ops.logical_and(valid, ops.max(overlap, axis=-1) >= positive_iou)
     matched = ops.where(positive, ops.cast(ops.argmax(overlap, axis=-1), "int32"), 0)
     return matched, positive, ops.logical_and(valid, ops.logical_not(positive))
 
@@ -100,7 +94,6 @@ def mask_targets(
     *,
     size: int = 28,
     max_samples: int = 8,
-    binary: bool = False,
 ) -> Tensor:
     """Return the fraction of each cell of a region that its object covers. -> [B, N, size, size] float32.
 
@@ -120,9 +113,7 @@ def mask_targets(
         sizes: [B, 2], height and width of the images.
         size: cells per side of the targets.
         max_samples: maximum number of samples of a bin per axis.
-        binary: one sample per cell, in its center; targets are 1 if it is at least one half, else 0.
     """
-    max_samples = 1 if binary else max_samples
     own_boxes = entries(mask_boxes, matched)
     weights = [
         _weights(
@@ -136,8 +127,7 @@ def mask_targets(
         for axis in (0, 1)
     ]
     rows = ops.matmul(weights[0], ops.cast(entries(masks, matched), "float32"))  # [B, N, size, w]
-    shares = ops.matmul(rows, ops.swapaxes(weights[1], -1, -2))
-    return ops.cast(shares >= 0.5, "float32") if binary else shares
+    return ops.matmul(rows, ops.swapaxes(weights[1], -1, -2))
 
 
 def _weights(regions: Tensor, mask_boxes: Tensor, sides: Tensor, *, cells: int, size: int, max_samples: int) -> Tensor:

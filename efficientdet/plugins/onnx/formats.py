@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.files.xml_files import parse_xml
+from dataset.files.xml_and_yaml import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.runtime_environment import kept_signal_stack
 from efficientdet.exports.exported_file import NAMES, ArtifactMetadata, ExportedFile, file_content
@@ -68,7 +68,7 @@ class OnnxInt8(Onnx):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the quantized model."""
-        from efficientdet.plugins.onnx.quantization import last_convolutions, quantized
+        from efficientdet.plugins.onnx.model import last_convolutions, quantized
 
         assert calibration is not None
         model = super().model(restored, calibration)

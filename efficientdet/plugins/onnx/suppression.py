@@ -124,9 +124,9 @@ def _detections(graph: Graph, network: _Network, config: SuppressionConfig) -> _
     boxes = config.box_coder.decode_in_onnx(
         graph, entries(graph, network.deltas, numbers), graph.add("Gather", [network.anchors, numbers])
     )
-    boxes, is_bounded = bounded(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
+    boxes, is_bounded = bounded(graph, boxes, network.sizes)
     if config.clip:
-        boxes = clipped(graph, boxes, network.sizes, last_pixel=config.box_coder.last_pixel)
+        boxes = clipped(graph, boxes, network.sizes)
     candidate_scores = above(graph, scores, config.score_threshold)
     scores = graph.add("Where", [is_bounded, candidate_scores, np.float32(0)])
     if config.method == "gaussian":
@@ -139,7 +139,7 @@ def _detections(graph: Graph, network: _Network, config: SuppressionConfig) -> _
         )
         scores = graph.add("Mul", [scores, not_suppressed(graph, boxes, by_class, iou_threshold=config.iou_threshold)])
     boxes, scores, [own] = best_of(graph, boxes, scores, [own], candidates=count, count=config.max_detections)
-    slots = in_slots(graph, clipped(graph, boxes, network.sizes, last_pixel=False), scores, own)
+    slots = in_slots(graph, clipped(graph, boxes, network.sizes), scores, own)
     return _Found(slots, count, candidate_scores)
 
 

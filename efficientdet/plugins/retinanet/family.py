@@ -10,11 +10,18 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.hyperparameters import Removed
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.preset_values import NmsConfigs, suppression_config
 from efficientdet.families.torch_family import TorchFamily, TorchHyperparameters, pyramid_module, with_y_first
 from efficientdet.plugins.retinanet.presets import ACTIVATIONS_PER_PIXEL, BACKBONES, PRESETS, QUICKSTART
-from object_detection.geometry.anchor_conventions import RETINANET_SCALES, retinanet_sizes, rounded_levels
-from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import (
+    RETINANET_SCALES,
+    AnchorGrid,
+    AnchorLevel,
+    feature_sizes,
+    grid_of_levels,
+    retinanet_sizes,
+    rounded_levels,
+)
 from program_support.checked_fields import (
     Count,
     InsideZeroToOne,
@@ -27,7 +34,6 @@ from program_support.checked_fields import (
 )
 
 if TYPE_CHECKING:
-    from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
 RATE = 1e-4
@@ -123,15 +129,14 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
     backbone_conventions = ("batch_norm_epsilon",)
     adaptable_conventions = ("resize", "longer_side")
 
-    mlperf: ClassVar = {"benchmarks": {"2.0.0": "ssd", "5.0.0": "retinanet"}, "logs_weights": True}
+    mlperf: ClassVar = {"benchmark": "ssd", "logs_weights": True}  # up to the rules of 4.1
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
 
     def build(
         self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32"
     ) -> "DenseDetector":
         from efficientdet.plugins.retinanet.network import RetinaNetConfig, build_retinanet
-        from model.dense_detector import DenseDetector, DenseDetectorConfig
-        from model.dense_losses import LossConfig
+        from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
         from object_detection.assignment.anchor_assignment import IouAssigner
         from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 
@@ -174,14 +179,6 @@ class RetinaNetFamily(TorchFamily[RetinaNetHyperparameters]):
                 ),
             ),
         )
-
-    def resize_rule(self, hparams: RetinaNetHyperparameters) -> "ResizeRule":
-        """Return the resize rule: MLPerf's stretches images to one size; torchvision's keeps the aspect ratio."""
-        from dataset.input.resize import fit_within, stretch
-
-        if hparams.resize == "stretch":
-            return stretch(hparams.input_size)
-        return fit_within(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
         """Return the anchors of P3 to P7."""

@@ -8,9 +8,8 @@ from functools import partial
 import keras
 from keras import layers
 
-from model.feature_pyramid import WIDTH, build_feature_pyramid, with_two_coarser
 from model.heads import PRIOR_PROBABILITY
-from model.resnet import build_resnet, freeze
+from model.resnet import WIDTH, build_feature_pyramid, build_resnet, freeze, with_two_coarser
 from object_detection.structures import Tensor
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # prefixes of layer names

@@ -1,7 +1,7 @@
 """Presets of `--model_name`: the published models; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
 
+from efficientdet.families.preset_values import LearningRate, QuickstartRecipe, StartRecipe
 from efficientdet.families.published_files import torchvision_file
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 
 BACKBONES = {
     "retinanet-resnet18": "resnet18",

@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from efficientdet.exports.export_format import ExportFormat
-from efficientdet.exports.exported_file import NAMES, POSTPROCESSING, ExportedFile, file_content, postprocessing_file
+from efficientdet.exports.exported_file import (
+    NAMES,
+    POSTPROCESSING,
+    ExportedFile,
+    ExportFormat,
+    file_content,
+    postprocessing_file,
+)
 from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.runtimes import ModelContent
 from program_support.errors import InputError
@@ -81,7 +87,7 @@ class LitertFullInt8(Litert):
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
-        from efficientdet.plugins.small_devices.full_integer import write_frigate_files, write_full_integer
+        from efficientdet.plugins.small_devices.litert_files import write_frigate_files, write_full_integer
 
         assert calibration is not None
         write_full_integer(restored, path, calibration)

@@ -8,9 +8,14 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, ClassLayout, Shapes
 from efficientdet.families.hyperparameters import Removed
-from efficientdet.families.nms_configs import NmsConfigs, suppression_config
+from efficientdet.families.preset_values import (
+    LearningRate,
+    NmsConfigs,
+    QuickstartRecipe,
+    StartRecipe,
+    suppression_config,
+)
 from efficientdet.families.published_files import BACKBONES
-from efficientdet.families.quickstart_recipe import LearningRate, QuickstartRecipe, StartRecipe
 from efficientdet.families.torch_family import YX_OF_XY, TorchFamily, TorchHyperparameters
 from efficientdet.plugins.ssd.default_boxes import SSD300_BOXES_PER_CELL, ssd300_counts, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
@@ -94,12 +99,11 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     name = "ssd"
     body = "backbone/"
-    color_jitter = True
     hyperparameters = SsdHyperparameters
     presets = PRESETS
     quickstart = QUICKSTART
     mlperf: ClassVar = {
-        "benchmarks": {"0.0.0": "ssd", "2.0.0": None},  # the ssd of later rules is RetinaNet
+        "benchmark": "ssd",
         "values": {
             "model_bn_span": "images_of_batch_statistics",
             "max_samples": "num_cropping_iterations",
@@ -109,8 +113,7 @@ class SsdFamily(TorchFamily[SsdHyperparameters]):
 
     def build(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> "DenseDetector":
         from efficientdet.plugins.ssd.network import build_ssd
-        from model.dense_detector import DenseDetector, DenseDetectorConfig
-        from model.dense_losses import LossConfig
+        from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
         from object_detection.assignment.anchor_assignment import IouAssigner
         from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 

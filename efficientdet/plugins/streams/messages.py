@@ -1,16 +1,12 @@
-"""Receivers of detections: MQTT brokers and webhooks."""
+"""Messages of detections to an MQTT broker."""
 
-import base64
-import http.client
 import json
 import re
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter, deque
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from program_support.errors import InputError, printable
 
@@ -20,41 +16,18 @@ _LONGEST_PAUSE_SECONDS = 60.0
 _SECONDS_AT_THE_END = 5.0  # time for the messages that still wait when the program ends
 
 
-class RejectedMessage(Exception):
-    """The receiver answered that it does not accept a message, so that sending it again would not help."""
-
-
-class Target(Protocol):
-    """A receiver of messages."""
-
-    @property
-    def shown(self) -> str:
-        """Return the address for messages, without secrets."""
-
-    def send(self, payload: bytes) -> None:
-        """Send a message, and return when it was received.
-
-        Raises:
-            RejectedMessage: the receiver refuses it.
-            OSError: it was not received; it is sent again.
-        """
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class MessageQueue:
     """Sends messages to a target: each until it is received, with pauses that double from 1 to 60 seconds.
 
-    At most 1,000 messages wait. If there are more, the oldest is dropped. `close` reports how many were sent, dropped
-    and refused.
+    At most 1,000 messages wait. If there are more, the oldest is dropped. `close` reports how many were sent and
+    dropped.
     """
 
-    def __init__(self, target: Target):
+    def __init__(self, target: "MqttTarget"):
         self._target = target
         self._waiting: deque[bytes] = deque()
         self._changed, self._closed = threading.Condition(), threading.Event()
-        self._sent, self._dropped, self._refused = 0, 0, 0
+        self._sent, self._dropped = 0, 0
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="messages")
         self._thread.start()
 
@@ -77,7 +50,7 @@ class MessageQueue:
             self._changed.notify_all()
         self._thread.join(max(deadline - time.monotonic(), 0.1))
         with self._changed:
-            numbers = {"dropped": self._dropped, "refused": self._refused, "not sent": len(self._waiting)}
+            numbers = {"dropped": self._dropped, "not sent": len(self._waiting)}
         parts = [f"{self._sent:,} messages sent", *(f"{count:,} {what}" for what, count in numbers.items() if count)]
         if self._sent or any(numbers.values()):
             print(f"{self._target.shown}: {', '.join(parts)}")
@@ -85,16 +58,10 @@ class MessageQueue:
             self._target.close()
 
     def _send_all(self) -> None:
-        pause, failed_at, is_refusing = _FIRST_PAUSE_SECONDS, None, False
+        pause, failed_at = _FIRST_PAUSE_SECONDS, None
         while (payload := self._next()) is not None:
             try:
                 self._target.send(payload)
-            except RejectedMessage as error:
-                if not is_refusing:
-                    print(f"{self._target.shown}: {printable(str(error))}; such messages are dropped")
-                is_refusing = True
-                self._done(payload, sent=False)
-                continue
             except OSError as error:
                 if self._closed.is_set():
                     return
@@ -105,11 +72,11 @@ class MessageQueue:
                 self._closed.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 continue
-            self._done(payload, sent=True)
+            self._done(payload)
             if failed_at is not None:
                 seconds = time.monotonic() - failed_at
                 print(f"{self._target.shown}: sending again after {seconds:.0f} s; {self._dropped:,} messages dropped")
-            pause, failed_at, is_refusing = _FIRST_PAUSE_SECONDS, None, False
+            pause, failed_at = _FIRST_PAUSE_SECONDS, None
 
     def _next(self) -> bytes | None:
         """Wait for a message and return it; None at the end."""
@@ -118,44 +85,21 @@ class MessageQueue:
                 self._changed.wait()
             return None if self._closed.is_set() else self._waiting[0]
 
-    def _done(self, payload: bytes, *, sent: bool) -> None:
+    def _done(self, payload: bytes) -> None:
         """Count a message and remove it, unless it was dropped in the meantime."""
         with self._changed:
-            self._sent += sent
-            self._refused += not sent
+            self._sent += 1
             if self._waiting and self._waiting[0] is payload:
                 self._waiting.popleft()
-            elif sent:
+            else:
                 self._dropped -= 1  # the oldest, which was dropped while it was sent
             self._changed.notify_all()
 
 
 _TIMEOUT_SECONDS = 10.0
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
-_TRY_AGAIN = {408, 425, 429}  # status codes of requests that may succeed later; and all from 500 on
 _SECONDS_BETWEEN_CHANGES = 1.0  # so that an object at the score threshold does not cause a message for each frame
 _KEEP_ALIVE_SECONDS = 30
-
-
-class _Address(NamedTuple):
-    """An address in its parts; `shown` has neither user, password, path nor query."""
-
-    parts: SplitResult
-    port: int | None
-    shown: str
-
-    @classmethod
-    def parsed(cls, flag: str, address: str, schemes: tuple[str, ...], expected: str) -> "_Address":
-        """Raise InputError, without the address, which may contain secrets."""
-        try:
-            parts = urlsplit(address)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in schemes or not parts.hostname or re.search(r"[\s\x00-\x1f]", address):
-            raise InputError(f"--{flag}: is not such an address; expected {expected}")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return cls(parts, port, f"{parts.scheme}://{host}" + ("" if port is None else f":{port}"))
 
 
 class MqttTarget:
@@ -168,7 +112,15 @@ class MqttTarget:
     def __init__(self, address: str):
         """Raise InputError for an address other than mqtt://USER:PASSWORD@HOST:PORT/TOPIC, or without paho-mqtt."""
         expected = "mqtt://USER:PASSWORD@HOST:PORT/TOPIC, or mqtts:// with TLS"
-        self._parts, port, shown = _Address.parsed("mqtt", address, ("mqtt", "mqtts"), expected)
+        try:
+            self._parts = urlsplit(address)
+            port = self._parts.port
+        except ValueError:
+            self._parts, port = urlsplit(""), None
+        if self._parts.scheme not in _PORTS or not self._parts.hostname or re.search(r"[\s\x00-\x1f]", address):
+            raise InputError(f"--mqtt: is not such an address; expected {expected}")  # it may contain secrets
+        host = f"[{self._parts.hostname}]" if ":" in self._parts.hostname else self._parts.hostname
+        shown = f"{self._parts.scheme}://{host}" + ("" if port is None else f":{port}")
         self._port = port or _PORTS[self._parts.scheme]
         self._topic = unquote(self._parts.path).strip("/")
         if not self._topic or self._parts.query or self._parts.fragment or {"+", "#", "\0"} & {*self._topic}:
@@ -214,7 +166,7 @@ class MqttTarget:
             raise ConnectionRefusedError(f"{reason}")
 
     def send(self, payload: bytes) -> None:
-        """Publish a message; raises as `Target.send`."""
+        """Publish a message, and return when it was received; raise OSError if it was not."""
         if self._client is None or not self._client.is_connected():
             self.connect()
         try:
@@ -240,59 +192,16 @@ class MqttTarget:
             client.loop_stop()
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET without content."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-class WebhookTarget:
-    """An address to which messages are sent by HTTP POST as application/json."""
-
-    def __init__(self, address: str):
-        """Raise InputError for an address other than https://HOST/PATH or http://HOST/PATH."""
-        expected = "https://HOST/PATH or http://HOST/PATH"
-        parts, _, shown = _Address.parsed("webhook", address, ("http", "https"), expected)
-        self.shown = f"webhook {shown}"
-        self._headers = {"Content-Type": "application/json", "User-Agent": "efficientdet"}
-        if parts.username:
-            account = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-            self._headers["Authorization"] = f"Basic {base64.b64encode(account).decode()}"
-        self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
-        self._opener = urllib.request.build_opener(_NoRedirect)
-
-    def send(self, payload: bytes) -> None:
-        """Post a message; raises as `Target.send`."""
-        request = urllib.request.Request(self._url, data=payload, headers=self._headers)
-        try:
-            self._opener.open(request, timeout=_TIMEOUT_SECONDS).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            answer = f"answers {error.code} {error.reason}"
-            if error.code < 500 and error.code not in _TRY_AGAIN:
-                raise RejectedMessage(answer) from error
-            raise OSError(answer) from error
-        except urllib.error.URLError as error:
-            raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise OSError(f"no valid HTTP answer ({type(error).__name__})") from error
-
-    def close(self) -> None:
-        """Close nothing: each message has its own connection."""
-
-
 class Changes:
-    """Sends a message when the objects of a class, or a line's or zone's, have changed in number.
+    """Sends a message when the objects of a class have changed in number.
 
     It sends at most one of a video each second.
     """
 
-    def __init__(self, *, mqtt: str | None, webhook: str | None):
-        """Check the addresses of `MqttTarget` and `WebhookTarget`; raise InputError for an invalid one."""
-        self._webhook = None if webhook is None else WebhookTarget(webhook)
-        self._broker = None if mqtt is None else MqttTarget(mqtt)
-        self._queues: list[MessageQueue] = []
+    def __init__(self, *, mqtt: str):
+        """Check the address of a `MqttTarget`; raise InputError for an invalid one."""
+        self._broker = MqttTarget(mqtt)
+        self._queue: MessageQueue | None = None
         self._last: tuple[str, float, Any] | None = None  # source, time and numbers of the last message
 
     def open(self) -> None:
@@ -301,28 +210,25 @@ class Changes:
         Raises:
             InputError: it refuses the connection.
         """
-        if self._broker is not None:
-            try:
-                self._broker.connect()
-            except OSError as error:
-                reason = printable(str(error.strerror or error))
-                raise InputError(f"--mqtt={self._broker.shown}: {reason}") from error
-        self._queues = [MessageQueue(target) for target in (self._webhook, self._broker) if target is not None]
+        try:
+            self._broker.connect()
+        except OSError as error:
+            raise InputError(f"--mqtt={self._broker.shown}: {printable(str(error.strerror or error))}") from error
+        self._queue = MessageQueue(self._broker)
 
     def put(self, message: dict[str, Any]) -> None:
         """Send a message, or ignore it."""
-        numbers = Counter(detection["class"] for detection in message["detections"]), message.get("counts")
+        numbers = Counter(detection["class"] for detection in message["detections"])
         source, seconds = message["source"], message["seconds"]
         if self._last and self._last[0] == source and seconds is not None:
             is_too_early = seconds - self._last[1] < _SECONDS_BETWEEN_CHANGES
             if is_too_early or numbers == self._last[2]:
                 return
         self._last = source, seconds, numbers
-        payload = json.dumps(message).encode()
-        for queue in self._queues:
-            queue.put(payload)
+        assert self._queue is not None
+        self._queue.put(json.dumps(message).encode())
 
     def close(self) -> None:
         """Send what waits, for some seconds at most."""
-        for queue in self._queues:
-            queue.close()
+        if self._queue is not None:
+            self._queue.close()

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.inference.video_frames import FrameDetections, TrackSettings, VideoFrame
+from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.plugins.streams.video_files import Recorder, VideoRecorder
@@ -36,7 +35,8 @@ def annotate_video(
     save: str = "video",
     event_seconds: float = EVENT_SECONDS,
     max_offline_seconds: float | None = None,
-    tracking: TrackSettings | None = None,
+    track: bool = False,
+    mot_folder: Path | None = None,
     name: str = "",
     on_frame: OnFrame = lambda _: None,
 ) -> None:
@@ -57,8 +57,9 @@ def annotate_video(
             each time at which objects are detected; "none".
         event_seconds: time before and after an event that its clip shows.
         max_offline_seconds: time without a frame after which the recording of a camera or stream ends. Default: never.
-        tracking: what is counted and written of the tracks; None: objects are not tracked.
-        name: name of the track files without suffix.
+        track: whether objects are tracked.
+        mot_folder: folder of the track file; None: none is written.
+        name: name of the track file without suffix.
         on_frame: called after each frame.
 
     Raises:
@@ -72,14 +73,14 @@ def annotate_video(
         Progress(
             "video", total=None if source.is_live else source.total or None, noun="frame", rate_of="frames"
         ) as progress,
-        _tracks(tracking, model, source) as tracks,
+        _tracks(track, mot_folder, model, source) as tracks,
     ):
         try:
             for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes, tracks):
                 if found is None:
                     recorder.interrupt()
                     continue
-                recorder.add(found, partial(_drawn, found, model.class_names))
+                recorder.add(found, partial(drawn_rows, found.frame.pixels, found.rows, model.class_names))
                 on_frame(found)
                 progress.advance(images=1)
         except ReaderGone:
@@ -107,18 +108,18 @@ def _detections(
             if tracks is None:
                 yield FrameDetections(frame, rows.drawn(model.thresholds.of(rows.category_ids), max_boxes))
             else:
-                tracked = tracks.update(rows, frame.pixels, frame.seconds)
-                yield FrameDetections(frame, tracked.chosen(np.arange(len(tracked.scores))[:max_boxes]), tracks.counts)
+                tracked = tracks.update(rows, frame.seconds)
+                yield FrameDetections(frame, tracked.chosen(np.arange(len(tracked.scores))[:max_boxes]))
 
 
 @contextlib.contextmanager
-def _tracks(settings: TrackSettings | None, model: Detector, source: VideoSource) -> Iterator[Any]:
-    if settings is None:
+def _tracks(track: bool, mot_folder: Path | None, model: Detector, source: VideoSource) -> Iterator[Any]:
+    if not track:
         yield None
         return
     from efficientdet.plugins.streams.tracks import VideoTracks
 
-    tracks = VideoTracks(settings, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
+    tracks = VideoTracks(mot_folder, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
     with contextlib.closing(tracks):
         yield tracks
 
@@ -132,14 +133,9 @@ def _complete(recorder: Recorder, tracks: Any, source: VideoSource, name: str) -
         print(f"{shown_source(source.name)}: {tracks}")
 
 
-def _drawn(found: FrameDetections, names: ClassNames) -> np.ndarray:
-    pixels = drawn_rows(found.frame.pixels, found.rows, names)
-    return pixels if found.counts is None else found.counts.drawn(pixels)
-
-
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
     if save == "events":
-        from efficientdet.plugins.streams.event_clips import EventRecorder
+        from efficientdet.plugins.streams.video_files import EventRecorder
 
         return EventRecorder(target, source, model.class_names, seconds=event_seconds)
     if save == "video":

@@ -28,16 +28,14 @@ from dataset.files.untrusted_values import error_context, shown
 from efficientdet.plugins.torch_weights.torch_pickle import (
     LARGEST_PICKLE,
     LARGEST_SMALL_PICKLE,
-    read_pickle,
-    read_pickle_at,
-)
-from efficientdet.plugins.torch_weights.torch_tensors import (
     ONLY_TENSORS,
     BoundedFile,
     Placeholder,
     Storage,
     StorageKind,
     Tensor,
+    read_pickle,
+    read_pickle_at,
     tensor,
 )
 from program_support.errors import InputError

@@ -19,12 +19,11 @@ from typing import Any
 
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_options import ConversionConfig
-from dataset.conversion.sharding.shard_files import CONTINUE, ShardTask, remove_partial_files
+from dataset.conversion.shard_files import CONTINUE, ShardTask, remove_partial_files
 from program_support.engines import LOCAL, Cluster, connected
-from program_support.errors import InputError
+from program_support.errors import InputError, silenced_stderr
 from program_support.progress import Progress
 from program_support.signals import DeferredSignals
-from program_support.silenced_stderr import silenced_stderr
 
 _POLL_SECONDS = 0.2
 _SECONDS_OF_A_START = 2.0

@@ -30,7 +30,7 @@ from dataset.conversion.conversion_report import (
     readable_report,
     refusal_with_report,
 )
-from dataset.conversion.sharding.shard_files import (
+from dataset.conversion.shard_files import (
     CONTINUE,
     FINISHED,
     ShardTask,
@@ -42,7 +42,7 @@ from dataset.conversion.sharding.shard_files import (
     remove_leftovers,
     sole_writer,
 )
-from dataset.conversion.sharding.shard_processes import convert_shards
+from dataset.conversion.shard_processes import convert_shards
 from dataset.conversion.upright_labels import mark_upright
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.image_windows import size_of_large_tiff

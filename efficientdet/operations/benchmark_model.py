@@ -31,7 +31,6 @@ from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.inference.runtimes import Predictor, fetched
 from efficientdet.options.export import InspectOptions
-from model.detection_model import DetectionModel
 from model.multiply_adds import multiply_adds
 from program_support.processor import processor_name
 
@@ -208,10 +207,6 @@ def table(report: Mapping[str, Any]) -> list[str]:
     ]
     lines.append(f"{'image_size':<22} {report['image_size'][0]} x {report['image_size'][1]}")
     lines.append(f"{'versions':<22} {', '.join(f'{name} {version}' for name, version in report['versions'].items())}")
-    if report.get("candidates_per_image") is not None:
-        lines.append(
-            f"{'candidates_per_image':<22} {report['candidates_per_image']} above score {report['score_threshold']}"
-        )
     lines.append(f"{'detections_per_image':<22} {report['detections_per_image']:.1f}")
     for place in ("host", "device"):
         peak = report[f"peak_{place}_memory_bytes"]
@@ -311,7 +306,6 @@ def _detector_measure(model: ModelConfig, options: InspectOptions) -> tuple[Meas
             "input": options.input_image or _RANDOM_INPUT,
             "multiply_adds_per_image": multiply_adds(detector.network),
             "machine_multiply_adds_per_second": multiply_adds_per_second(runtime.precision),
-            **_suppression_work(detector, predict, images),
         }
 
     return lambda: measure_detector(predict, images, preprocessing=preprocessing), describe
@@ -322,18 +316,6 @@ def _images(options: InspectOptions, size: tuple[int, int], resize: Callable[[],
     if not options.input_image:
         return Images(None, size=size, batch_size=options.batch_size)
     return Images(read_image(options.input_image), size=size, batch_size=options.batch_size, resize=resize())
-
-
-def _suppression_work(detector: DetectionModel, predict: Predictor, images: Images) -> dict[str, Any]:
-    """Return the number of candidates per image of a dense detector with NMS; nothing for others."""
-    if not detector.postprocessing.detects_on_host:
-        return {}
-    # The network is compiled already: operation by operation, an accelerator would compile each of them
-    outputs = predict.outputs(*to_device(*images.batch())[:2])
-    if isinstance(outputs, list):  # by image, on the host
-        return detector.postprocessing.suppression_work(outputs[0])
-    first = [np.asarray(tensor[0]) for tensor in detector.postprocessing.host_outputs([each[:1] for each in outputs])]
-    return detector.postprocessing.suppression_work(first)
 
 
 def _saved_model_measure(model: ModelConfig, options: InspectOptions) -> tuple[Measure, Describe]:

@@ -1,17 +1,32 @@
-"""Read labels of any format as the splits of one data set: train, val and test, or "" if there are no splits."""
+"""Labels of any format: recognized by content, read as the splits of a data set, and as arrays without conversion.
+
+Splits are train, val and test, or "" if there are none.
+"""
 
 import hashlib
+import itertools
+import os
 import pkgutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, ReportEntry
+from dataset.conversion.annotations import (
+    LARGEST_COORDINATE,
+    AnnotatedDataSet,
+    AnnotatedImage,
+    ReportEntry,
+    fitted_object,
+    in_pixels,
+)
 from dataset.conversion.class_numbering import common_classes, in_one_order, note_of_other_ids, with_composed_names
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import RecognizedLabels
+from dataset.conversion.formats.csv_boxes import csv_header_error
 from dataset.conversion.named_splits import (
     HELD_OUT,
     SPLITS,
@@ -21,9 +36,97 @@ from dataset.conversion.named_splits import (
     splits_by_name,
     without_held_out,
 )
-from dataset.conversion.upright_labels import mark_upright
+from dataset.conversion.upright_labels import mark_upright, rotated_jpeg, rotation_of
+from dataset.files.bounded_files import read_image_file
+from dataset.files.file_kinds import (
+    CORE_FORMATS,
+    FORMAT_NAMES,
+    FileKind,
+    LabelFormat,
+    annotations_in,
+    holds_records,
+    is_conversion_output,
+    kind_and_advice,
+    kind_of_file,
+    label_formats,
+)
+from dataset.files.image_files import stored_size
+from dataset.files.image_formats import DECODING_ERRORS
 from dataset.files.untrusted_values import listed
+from dataset.records.labeled_records import LabeledImages
+from program_support.claimed_outputs import is_output
 from program_support.errors import InputError
+
+_EXPECTED = (
+    "a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, a CSV table of boxes, "
+    f"or labels of {', '.join(FORMAT_NAMES[len(CORE_FORMATS) :])}"
+)
+_MOST_FILES = 1000  # files that records are looked for in
+
+
+class RecognizedLabels(NamedTuple):
+    """A format, the reason, and the files that identify it (a sample in large folders)."""
+
+    format: LabelFormat
+    reason: str
+    files: list[Path]
+
+
+def recognize(annotations: str, *, label_format: str = "auto") -> RecognizedLabels:
+    """Return the format of a file or of a folder, which is searched three levels deep.
+
+    A `label_format` other than "auto" is returned without detection.
+
+    Raises:
+        InputError: no labels, or labels of several formats, are found.
+    """
+    path, other_tables = Path(annotations), []
+    if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
+        seen = [*annotations_in(path)]
+        # Records, or proposals of next_images.py, may be next to their labels.
+        seen = [one for one in seen if not (is_conversion_output(one[0]) or is_output(one[0], below=path))] or seen
+        # Any table has the kind CSV.
+        reasons = {file: csv_header_error(str(file)) for file, kind in seen if kind is FileKind.CSV}
+        other_tables = [reason for reason in reasons.values() if reason]
+        recognized = [(file, kind) for file, kind in seen if not reasons.get(file)]
+    elif os.path.exists(path):
+        recognized = [(path, kind)] if (kind := kind_of_file(path)) else []
+    else:
+        raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
+    formats, by_format = label_formats(), dict[str, list[tuple[Path, FileKind | LabelFormat]]]()
+    for name, one in formats.items():
+        if files := [(file, kind) for file, kind in recognized if kind is one or kind in one.kinds]:
+            by_format[name] = files
+    if label_format == "auto" and len(by_format) > 1:
+        examples = "; ".join(_first(files) for files in by_format.values())
+        raise InputError(
+            f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
+            f"or folder to convert, or --format={'|'.join(by_format)}"
+        )
+    if label_format != "auto" or by_format:
+        chosen = formats[next(iter(by_format)) if label_format == "auto" else label_format]
+        files = by_format.get(chosen.name, [])
+        reason = f"labels: {chosen.title}, because {_first(files) if files else '--format selects it'}"
+        return RecognizedLabels(chosen, reason, [file for file, _ in files])
+    for file, kind in recognized:
+        if kind is FileKind.UNREAD:
+            raise InputError(f"--annotations={annotations}: {file} is {kind_and_advice(file)[1]}")
+    if other_tables:
+        raise InputError(other_tables[0])
+    candidates = itertools.islice([path] if path.is_file() else path.rglob("*"), _MOST_FILES)
+    if records := next(filter(holds_records, candidates), None):
+        raise InputError(
+            f"--annotations={annotations}: {records} holds records already; train.py, eval.py and doctor.py read them "
+            f"as they are, for example doctor.py --records='{records}'"
+        )
+    what = f"is {recognized[0][1].value}" if recognized else "holds no labels of a known format"
+    raise InputError(f"--annotations={annotations}: {what}; expected {_EXPECTED}, or --format to name one")
+
+
+def _first(files: Iterable[tuple[Path, FileKind | LabelFormat]]) -> str:
+    file, kind = next(iter(files))
+    return f"{file} is {kind.value}"
+
 
 DataSplits = dict[str, AnnotatedDataSet]
 _MOST_BATCHES = 20  # files of labels that are read as one data set
@@ -183,3 +286,83 @@ def _check_coordinates(data: AnnotatedDataSet) -> None:
     boxes = [one.box_xywh for image in data.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
         raise InputError(f"{data.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
+
+
+def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledImages:
+    """Return the images of a data set; boxes are clipped to their images, as in conversion.
+
+    An image of unknown size is left out.
+
+    Raises:
+        InputError: for data without classes.
+    """
+    if data.class_names is None:
+        raise InputError(f"{data.source}: names no categories; expected annotations of objects")
+    class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
+    mark_upright(data.images, image_folder)
+    labeled: list[AnnotatedImage] = []
+    sizes, rows = [], []  # rows: image, box, class, crowd, difficult
+    left_out, images_left_out = (
+        [f"{finding.file}: {finding.reason}" for finding in data.skipped if (finding.kind == "image") is of_images]
+        for of_images in (False, True)
+    )
+    for image in data.images:
+        try:
+            size = _annotated_size(image) or _size_of(Path(image_folder) / image.file_name, image)
+        except InputError as error:
+            images_left_out.append(str(error))
+            continue
+        for annotation in image.objects:
+            fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
+            if fitted is None:
+                left_out.append(f"{image.file_name}: {reason}")
+                continue
+            x, y, width, height = fitted.box_xywh
+            box = (y, x, y + height, x + width)
+            rows.append((len(labeled), box, class_of[fitted.category_id], fitted.is_crowd, fitted.is_difficult))
+        labeled.append(image)
+        sizes.append(size)
+    owners, boxes, classes, crowd, difficult = zip(*rows, strict=True) if rows else [()] * 5
+    return LabeledImages(
+        class_names=data.class_names,
+        names=[image.file_name for image in labeled],
+        sizes=np.array(sizes, np.int32).reshape(-1, 2),
+        owners=np.array(owners, np.int32),
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        classes=np.array(classes, np.int32),
+        crowd=np.array(crowd, bool),
+        difficult=np.array(difficult, bool),
+        digests=[b""] * len(labeled),
+        encoded=lambda number: _encoded(Path(image_folder) / labeled[number].file_name, labeled[number]),
+        left_out=left_out,
+        images_left_out=images_left_out,
+    )
+
+
+def _annotated_size(image: AnnotatedImage) -> tuple[int, int] | None:
+    if image.size and max(image.size) > LARGEST_COORDINATE:
+        raise InputError(f"{image.file_name}: says {image.size[1]}x{image.size[0]}, which no image has")
+    return image.size
+
+
+def _size_of(path: Path, image: AnnotatedImage) -> tuple[int, int]:
+    try:
+        content = read_image_file(path)
+        size = stored_size(content)
+        return size[::-1] if rotation_of(image, content)[0] >= 5 else size
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either"
+        ) from error
+
+
+def _encoded(path: Path, image: AnnotatedImage) -> bytes:
+    """Return the file, or a JPEG rotated upright if its labels are."""
+    content = read_image_file(path)
+    orientation, _ = rotation_of(image, content)
+    if orientation == 1:
+        return content
+    try:
+        return rotated_jpeg(content, orientation)
+    except DECODING_ERRORS as error:
+        raise InputError(f"{path}: cannot be decoded ({error})") from error
