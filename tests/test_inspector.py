@@ -62,7 +62,7 @@ def test_summary_of_d0_with_random_weights():
     ("overrides", "names"), [({}, COCO_2017), ({"num_classes": 2}, ClassNames((1, 2), ("class 1", "class 2")))]
 )
 def test_random_weights_have_the_classes_of_coco_unless_told(overrides, names):
-    restored, _ = load_model(replace(MODEL, overrides={"image_size": 64, "fpn_cell_repeats": 1, **overrides}))
+    restored, _ = load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
     assert restored.class_names == names
 
 
