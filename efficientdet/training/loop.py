@@ -34,7 +34,7 @@ from efficientdet.training.guards import (
     stop_message,
 )
 from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
-from efficientdet.training.settings import settings_at_start
+from efficientdet.training.state import settings_at_start
 from object_detection.structures import Batch, Tensor
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
