@@ -1,5 +1,6 @@
 """Where the oracle data lies, and what its absence means."""
 
+import gc
 import importlib.util
 import itertools
 import os
@@ -15,6 +16,7 @@ from jax_process import QUICK_XLA
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the programs, whose results are compared with the tests' own
+gc.set_threshold(100_000, 50, 100)  # tracing makes many objects and little garbage
 os.environ.setdefault("XLA_FLAGS", QUICK_XLA)  # tests compile much and run each program a few times
 
 

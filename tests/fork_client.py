@@ -43,7 +43,8 @@ def main():
         sys.executable, sys.argv = interpreter, ["-c", *words[2:]]
         exec(words[1], {"__name__": "__main__"})
         return
-    program = Program(server, words, env=dict(os.environ), cwd=os.getcwd(), streams=[0, 1, 2])
+    # The programs that it starts are forked too
+    program = Program(server, words, env=dict(os.environ), cwd=os.getcwd(), streams=[0, 1, 2], executable=interpreter)
 
     def pass_on(number, _):
         with contextlib.suppress(ProcessLookupError):  # the program has ended

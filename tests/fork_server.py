@@ -132,10 +132,12 @@ def keep_code():
 
 def main():
     import keras  # noqa: F401 - for the programs
+    import tensorboard.summary.writer.record_writer  # noqa: F401 - and with it boto3
     import tensorflow as tf  # noqa: F401
 
     keep_code()
     gc.freeze()  # a collection in a program leaves the pages of the packages shared
+    gc.set_threshold(100_000, 50, 100)  # tracing makes many objects and little garbage
     listener = socket.socket(fileno=int(sys.argv[1]))
     asked = serve(listener)
     if asked:

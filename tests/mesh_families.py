@@ -30,18 +30,20 @@ jit = jax.jit
 
 
 class Lowered:
-    """A compiled function that is lowered for other platforms at each call, and then run here only if it `runs`."""
+    """A compiled function, lowered for other platforms at its first call; calls run it here only if it `runs`."""
 
     def __init__(self, function, *, runs, devices, **options):
         self._function, self._runs, self._devices = jit(function, **options), runs, devices
+        self._exported = None
 
     def __call__(self, *arguments):
-        exported = jax.export.export(self._function, platforms=PLATFORMS)(*arguments)
-        self._devices.append(exported.nr_devices)
+        if self._exported is None:
+            self._exported = jax.export.export(self._function, platforms=PLATFORMS)(*arguments)
+            self._devices.append(self._exported.nr_devices)
         if self._runs:
             return self._function(*arguments)
-        outputs = [jax.numpy.zeros(aval.shape, aval.dtype) for aval in exported.out_avals]
-        return jax.tree.unflatten(exported.out_tree, outputs)
+        outputs = [jax.numpy.zeros(aval.shape, aval.dtype) for aval in self._exported.out_avals]
+        return jax.tree.unflatten(self._exported.out_tree, outputs)
 
 
 def lowering(devices: list[int], *, runs: bool):

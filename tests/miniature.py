@@ -7,7 +7,10 @@ backbone weights, the class predictor) can be tried on it.
 import dataclasses
 
 import keras
+import numpy as np
 
+from efficientdet.checkpoints.store import TrainingProgress
+from efficientdet.devices.device import assign
 from efficientdet.families.efficientdet.build import detector_config
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import height_and_width
@@ -77,6 +80,25 @@ def build_miniature(hparams, *, num_classes, precision="float32"):
         return detector
     adaptive = dataclasses.replace(detector.config, assigner=config.assigner, losses=config.losses)
     return DenseDetector(detector.network, adaptive)
+
+
+def reset_once_made(initial_state):
+    """Give later trainings of equal settings the same variables, reset, so that their programs need no tracing."""
+    states = {}
+
+    def state_of(config, **options):
+        hparams = dataclasses.replace(config.hparams, num_epochs=1)
+        key = repr((hparams, config.class_names, config.batch_size, options["precision"]))
+        if hparams.var_freeze_expr or key not in states:
+            state = initial_state(config, **options)
+            average = [state.average.packed] if state.average else []
+            variables = [*state.detector.network.variables, *state.optimizer.variables.values(), *average]
+            states[key] = state, variables, [np.asarray(variable.value).copy() for variable in variables]
+        state, variables, values = states[key]
+        assign(variables, values)
+        return dataclasses.replace(state, world=options["world"], progress=TrainingProgress())
+
+    return state_of
 
 
 def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig, pyramid_filters: int) -> keras.Model:

@@ -1,6 +1,11 @@
-"""The four families in their own structure but with few and narrow layers, which a test can afford to compile."""
+"""The four families in their own structure but with few and narrow layers, which a test can afford to compile.
+
+python tests/small_families.py PROGRAM.py [--FLAG=VALUE ...]
+"""
 
 import contextlib
+import runpy
+import sys
 from collections.abc import Mapping
 from functools import partial
 from unittest import mock
@@ -37,7 +42,7 @@ SMALL = {
 def small_detector(name: str, weights: Mapping[str, np.ndarray] | None = None):
     """Detector of 3 classes, and hyperparameters, by the name of a preset; weights None: zeros, drawn in no time."""
     hparams = hyperparameters_of(name, {"clip_gradients_norm": 1.0, **SMALL[name]})
-    with keras.StatelessScope(), _few_narrow_layers():
+    with keras.StatelessScope(), few_narrow_layers():
         detector = build_detector(hparams, num_classes=3, precision="float32")
         for key, variable in named_variables(detector.network).items():
             set_value(variable, np.zeros(variable.shape, np.float32) if weights is None else weights[key])
@@ -57,7 +62,7 @@ def drawn_weights(name: str) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _few_narrow_layers():
+def few_narrow_layers():
     """Replace the widths and depths that no hyperparameter sets."""
     efficientnet = partial(
         keras.src.applications.efficientnet.EfficientNet, width_coefficient=0.25, depth_coefficient=0.1, default_size=64
@@ -96,3 +101,9 @@ def batch_of(number: int, detector: DetectionModel, *, size: int = 8) -> Batch:
         positions=np.arange(size, dtype=np.int64),
         scales=np.ones((size, 2), np.float32),
     )
+
+
+if __name__ == "__main__":
+    sys.argv.pop(0)
+    with few_narrow_layers():
+        runpy.run_path(sys.argv[0], run_name="__main__")

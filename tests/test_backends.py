@@ -1,18 +1,12 @@
 """The families and label assignment give the same numbers on TensorFlow and on JAX."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import backend_probe
 import numpy as np
 import pytest
+from jax_process import TESTS, run_under_jax
 from small_families import SMALL
 
 pytestmark = pytest.mark.slow
-
-TESTS = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +15,7 @@ def both(tmp_path_factory, with_jax):
     folder = tmp_path_factory.mktemp("backends")
     given = backend_probe.given_arrays()
     np.savez(folder / "given.npz", **given)
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, TESTS / "backend_probe.py", folder / "given.npz", folder / "found.npz", TESTS.parent],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_under_jax(TESTS / "backend_probe.py", folder / "given.npz", folder / "found.npz", TESTS.parent)
     return backend_probe.found_arrays(given), dict(np.load(folder / "found.npz"))
 
 

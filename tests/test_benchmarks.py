@@ -19,7 +19,9 @@ sys.path.append(str(REPOSITORY / "benchmarks"))
 
 from inference_table import table  # noqa: E402
 
-SMALL = "--model=retinanet-resnet18"
+# The network with few and narrow layers
+TRAINING_STEP = ("../tests/small_families.py", str(REPOSITORY / "benchmarks" / "training_step.py"))
+SMALL = ("--model=retinanet-resnet18", "--size=64", "--batch_size=2", "--steps=1")
 
 
 def run(script, *flags, backend="tensorflow"):
@@ -51,7 +53,7 @@ def test_input(tmp_path):
 
 
 def test_training_step():
-    shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", "--precision=mixed_bfloat16")
+    shown = run(*TRAINING_STEP, *SMALL, "--precision=mixed_bfloat16")
     assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
         "complete step, 8 boxes",
         "complete step, 40 boxes",
@@ -61,7 +63,7 @@ def test_training_step():
 
 def test_training_step_under_jax():
     pytest.importorskip("jax")
-    shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", "--boxes", "3", backend="jax")
+    shown = run(*TRAINING_STEP, *SMALL, "--boxes", "3", backend="jax")
     assert len(re.findall(r"\d images/s, \d", shown)) == 1
     assert ", jax, float32, batch 2 at 64 px" in shown
 

@@ -1,7 +1,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,9 +24,7 @@ XML = (
 
 
 def call(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    return forked_programs.run([sys.executable, SCRIPT, *arguments], env=os.environ, cwd=cwd)
 
 
 @pytest.fixture
@@ -45,19 +42,8 @@ def devkit(tmp_path):
 
 
 def test_voc_layout(devkit):
-    done = forked_programs.run(
-        [
-            sys.executable,
-            SCRIPT,
-            f"--data_dir={devkit}",
-            "--year=VOC2012",
-            "--set=val",
-            "--output_path=out/val",
-            "--num_shards=1",
-        ],
-        env=os.environ,
-        cwd=devkit,
-    )
+    flags = (f"--data_dir={devkit}", "--year=VOC2012", "--set=val", "--output_path=out/val", "--num_shards=1")
+    done = call(*flags, cwd=devkit)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in (devkit / "out").glob("val-*")] == ["val-00000-of-00001.tfrecord"]
     written = json.loads((devkit / "out" / "val.instances.json").read_text())

@@ -34,9 +34,13 @@ def env(tmp_path_factory):
     return {**environment(tmp_path_factory.mktemp("site")), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def call(env, script, **flags):
-    """Run a program and return its standard output."""
-    command = [sys.executable, str(ROOT / script), *(f"--{name}={value}" for name, value in flags.items())]
+def call(env, *scripts, **flags):
+    """Run a program, or one that runs another, and return its standard output."""
+    command = [
+        sys.executable,
+        *(ROOT / script for script in scripts),
+        *(f"--{name}={value}" for name, value in flags.items()),
+    ]
     done = forked_programs.run(command, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import pytest
 from PIL import Image
 from test_get_open_images import HEADER, box
@@ -43,7 +44,7 @@ def place(tmp_path):
 
 
 def call(place, *arguments):
-    return subprocess.run([*COMMAND, *arguments], cwd=place, capture_output=True, text=True, timeout=120)
+    return forked_programs.run([*COMMAND, *arguments], env=os.environ, cwd=place)
 
 
 def test_the_index_travels_to_other_processes(place, monkeypatch):

@@ -1,4 +1,4 @@
-"""The families beside EfficientDet go through the real programs once, at their smallest.
+"""The families beside EfficientDet go through the real programs once, with few and narrow layers.
 
 They are trained, evaluated and exported, which compares the detections of the files. test_families.py evaluates
 families of one and of two stages by every runtime.
@@ -9,12 +9,13 @@ import os
 
 import pytest
 from drawn_records import draw_records
-from test_families import call
+from test_families import ROOT, call, training
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 
 pytestmark = pytest.mark.slow
 
+NARROW = "tests/small_families.py"
 SMALLEST = {
     "ssd300-resnet34": "image_size=257,backbone_name=resnet18",
     "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True",
@@ -38,34 +39,16 @@ def model_name(request):
 
 @pytest.fixture(scope="module")
 def env():
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
-def training(drawn, model_name, model_dir):
-    """Flags of a training of a few steps, the same bits each time."""
-    return {
-        "model_name": model_name,
-        "training_file_pattern": f"{drawn.folder}/train-*.tfrecord",
-        "model_dir": model_dir,
-        "training_mode": "train300",
-        "batch_size": 2,
-        "num_epochs": 1,
-        "lr": 0.001,
-        "warmup_epochs": 0,
-        "calibration_images": 0,
-        "precision": "float32",
-        "use_xla": False,
-        "deterministic": True,
-        "loggers": "json",
-        "hparams": SMALLEST[model_name],
-    }
+    return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 @pytest.fixture(scope="module")
 def trained(drawn, model_name, env, tmp_path_factory):
     """Folder of a training; test_families.py kills one of a two-stage family, and compares the bits once it resumed."""
     folder = tmp_path_factory.mktemp(model_name) / "model"
-    call(env, "train.py", **training(drawn, model_name, folder))
+    short = {"batch_size": 2, "num_epochs": 1, "lr": 0.001, "warmup_epochs": 0, "calibration_images": 0}
+    flags = training(drawn, model_name, folder, hparams=SMALLEST[model_name], **short)
+    call(env, NARROW, "train.py", **flags)
     return folder
 
 
@@ -73,6 +56,7 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert read_arrays(str(trained / "ckpt-final"))["global_step"] == STEPS
     call(
         env,
+        NARROW,
         "eval.py",
         ckpt_path=trained,
         val_file_pattern=f"{drawn.folder}/val-*.tfrecord",
@@ -87,6 +71,7 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     assert measures["detections"] > 10
     told = call(
         env,
+        NARROW,
         "inspector.py",
         mode="export",
         ckpt_path=trained,

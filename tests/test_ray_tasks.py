@@ -1,14 +1,15 @@
 """Tasks and conversion on a real Ray cluster of three nodes."""
 
 import hashlib
+import os
 import re
 import socket
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import forked_programs
 import pytest
 import ray_functions
 from PIL import Image
@@ -23,7 +24,6 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.job_config import JobConfig  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
-SECONDS = 120
 pytestmark = pytest.mark.slow
 
 
@@ -153,7 +153,7 @@ def photos(tmp_path_factory):
 def convert(photos, output, *flags):
     command = [sys.executable, "dataset/create_tfrecord.py", f"--images={photos}", f"--output_dir={output}"]
     command += ["--num_shards=3", "--max_bad_fraction=0.5", *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    return forked_programs.run(command, env=os.environ, cwd=ROOT)
 
 
 def digests(folder):

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import pytest
 from heeded_signals import heeding_ctrl_c
 from PIL import Image
@@ -45,8 +46,8 @@ def place(tmp_path):
 
 def outcome(scenario, *arguments):
     """What `tests/signal_scenarios.py` reports of a scenario; in a process of its own, which a signal may end."""
-    command = [sys.executable, str(ROOT / "tests" / "signal_scenarios.py"), scenario, *map(str, arguments)]
-    done = subprocess.run(heeding_ctrl_c(command), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    command = [sys.executable, ROOT / "tests" / "signal_scenarios.py", scenario, *arguments]
+    done = forked_programs.run(command, env=os.environ, cwd=ROOT)
     assert done.returncode == 0, f"{scenario} ended with exit code {done.returncode}: {done.stdout}{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,5 +1,6 @@
 """Whole trainings of the miniature network on drawn images."""
 
+import functools
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from drawn_records import draw_records
-from miniature import HPARAMS, build_miniature, miniature_detector
+from miniature import HPARAMS, build_miniature, miniature_detector, reset_once_made
 from oracles import losses_of_batch
 from PIL import Image
 
@@ -35,7 +36,6 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
-from efficientdet.training import settings as training_settings
 from efficientdet.training import state as training_state
 from efficientdet.training.guards import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
@@ -55,13 +55,34 @@ STEPS = 4  # an epoch: 16 images by 4
 export_saved_model = saved_model.export_saved_model
 
 
+def made_once(make):
+    """Call `make` once for each pipeline: its later trainings need no tracing, which takes a second each."""
+    made = {}
+
+    def make_once(index, settings, **place):
+        key = repr((index.paths, settings, sorted(place.items())))
+        if key not in made:
+            made[key] = make(index, settings, **place)
+        return made[key]
+
+    return make_once
+
+
+traced_step, traced_predictor = functools.cache(build_train_step), functools.cache(keras_predictor)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
     """Every training has it; nothing is exported and no records are checked, which takes seconds each."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (training_state, restore):
             patch.setattr(module, "build_detector", build_miniature)
-        patch.setattr(training_settings, "with_suggestions", lambda config, *, log: config)
+        patch.setattr(training_state, "initial_state", reset_once_made(initial_state))
+        patch.setattr(train_loop, "build_train_step", traced_step)
+        patch.setattr(validation, "keras_predictor", traced_predictor)
+        patch.setattr(validation, "evaluation_dataset", made_once(evaluation_dataset))
+        patch.setattr(run_module, "training_dataset", made_once(training_dataset))
+        patch.setattr(training_state, "with_suggestions", lambda config, *, log: config)
         patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
         yield
 
@@ -575,7 +596,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
     exactly_the_same(tmp_path, unbroken[0])
 
 
-def signalled(monkeypatch, moment, number, build=build_train_step):
+def signalled(monkeypatch, moment, number, build=traced_step):
     """Sends this process a signal once, when step number `moment` is done and before it is reported."""
 
     def build_signalling_step(detector, optimizer, *arguments, **options):
@@ -618,7 +639,7 @@ def test_stopped_in_a_last_step_and_an_evaluation_and_another_step_equals_the_un
     detected = []
 
     def stopping_predict(detector, **options):
-        predict = keras_predictor(detector, **options)
+        predict = traced_predictor(detector, **options)
 
         def predicted(*batch):
             detected.append(batch)

@@ -1,5 +1,6 @@
 """The compiled step against the same mathematics written out; run as a program it is the JAX half of the comparison."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from jax_process import run_under_jax
 from miniature import miniature_detector
 from oracles import losses_of_batch
 
+from efficientdet.devices.device import assign
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.optimization.build_step import build_train_step
 from efficientdet.optimization.optimizer import WeightAverage, build_optimizer
@@ -42,12 +44,22 @@ def batch_of(number, *, size=2, slots=4):
     )
 
 
-def setting(*, precision="float32", compiled=False, average=True, **overrides):
+@functools.cache
+def made(*, precision, compiled, **overrides):
     hparams = hyperparameters_of("efficientdet-d0", {"momentum": MOMENTUM, "clip_gradients_norm": CLIP, **overrides})
     detector = miniature_detector(precision=precision)
     optimizer = build_optimizer(hparams, precision=precision)
-    averages = WeightAverage(list(named_variables(detector.network).values()), decay=DECAY) if average else None
-    return detector, optimizer, averages, build_train_step(detector, optimizer, averages, compiled=compiled)
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=DECAY)
+    step = build_train_step(detector, optimizer, average, compiled=compiled)
+    variables = [*detector.network.variables, *optimizer.variables.values(), average.packed]
+    return (detector, optimizer, average, step), variables, [np.asarray(each.value).copy() for each in variables]
+
+
+def setting(*, precision="float32", compiled=False, **overrides):
+    """Detector, optimizer, average and step; of equal options they are traced once, and reset here."""
+    parts, variables, values = made(precision=precision, compiled=compiled, **overrides)
+    assign(variables, values)
+    return parts
 
 
 def values(detector):
@@ -126,7 +138,7 @@ def test_against_the_steps_by_hand(compiled):
 
 
 def test_every_weight_moves_batch_statistics_too():
-    detector, _, average, step = setting(average=True)
+    detector, _, average, step = setting()
     before = values(detector)
     run_steps(step)
     for name, value in values(detector).items():

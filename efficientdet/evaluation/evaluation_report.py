@@ -326,7 +326,7 @@ def _with_objects(
 
 def write_result_page(
     path: Path,
-    records: Sequence[str],
+    records: list[str],
     detections: Path,
     *,
     measures: Mapping[str, Any],
@@ -349,8 +349,8 @@ def write_result_page(
         commands: what a user may run next.
         pages: address of each further page by its title.
     """
-    index, names = index_records(records), class_names_of_records(list(records))
-    assert names is not None  # the conversion of the quick start wrote them
+    index, names = index_records(tuple(records)), class_names_of_records(records)
+    assert names is not None, "records of a quick start name their classes"
     evaluator = read_evaluator(index, names, json_file=None)
     rows = read_results(str(detections), index, evaluator.ground_truth, names)
     analysis = ErrorAnalysis(comparison=evaluator.compare(rows))

@@ -33,6 +33,7 @@ STATE = "quickstart.json"
 HISTORY = "history.json"  # of an earlier version, whose present model is in the output folder itself
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 RESULT = "result.html"
+LOG = "quickstart.log"
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5
 
