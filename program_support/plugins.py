@@ -38,6 +38,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "mask_rcnn": "efficientdet.plugins.mask_rcnn.presets:PUBLISHED_FILES",
     },
     "efficientdet.onnx": {
+        "image_model": "efficientdet.plugins.onnx.model:image_model",
         "model": "efficientdet.plugins.onnx.model:onnx_model",
         "quantization": "efficientdet.plugins.onnx.model:quantized",
         "suppression": "efficientdet.plugins.onnx.suppression:detections_in_onnx",

@@ -26,7 +26,6 @@ from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop, run
-from efficientdet.training import settings as training_settings
 from efficientdet.training import state as training_state
 from program_support.errors import InputError
 
@@ -85,7 +84,7 @@ def main(arguments):
     runs = []
     loop.Run = keeping(loop.Run, runs)
     saved_model.export_saved_model = lambda *_, **__: None
-    training_settings.with_suggestions = lambda config, *, log: config  # a second of each start
+    training_state.with_suggestions = lambda config, *, log: config  # a second of each start
     training_state.build_detector = restore.build_detector = build_miniature
     if own_rank() == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"

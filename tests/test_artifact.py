@@ -168,11 +168,13 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "expor
     ids=lambda snippet: str(snippet.count("\n")),
 )
 def test_the_snippets_of_the_page_as_they_stand(exported, tmp_path, monkeypatch, capsys, snippet):
-    """A photo of the network's size, so that Pillow's way to resize changes nothing."""
+    """A photo with an EXIF rotation; for LiteRT of the network's size, which Pillow does not resize."""
     folder, images, _ = exported
     (tmp_path / "exported").symlink_to(folder)
+    exif = Image.Exif()
+    exif[0x0112] = 1 if "tflite" in snippet else 6
     with Image.open(images[0]) as image:
-        image.resize((64, 64)).save(tmp_path / "photo.jpg")
+        image.resize((64, 64) if "tflite" in snippet else (311, 170)).save(tmp_path / "photo.jpg", exif=exif)
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "docs/guides/export.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
@@ -305,6 +307,12 @@ def test_damaged_files_are_one_line(exported, tmp_path, files, message):
 def test_a_runtime_that_cannot_run_a_file_is_refused(exported):
     with pytest.raises(InputError, match="is a file of OpenVINO; onnxruntime cannot run it, openvino can"):
         efficientdet.load_detector(exported[0] / "detector.xml", runtime="onnxruntime")
+
+
+def test_8_bits_in_onnx_runtime_are_noted(exported, capsys):
+    for name, is_noted in (("detector.onnx", False), ("detector-int8.onnx", True)):
+        efficientdet.load_detector(exported[0] / name, runtime="onnxruntime")
+        assert ("8 bits take about twice the time" in capsys.readouterr().out) == is_noted
 
 
 def test_a_full_disk_is_named_where_openvino_does_not(exported, tmp_path, monkeypatch):

@@ -19,8 +19,7 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop as train_loop
 from efficientdet.training import state as training_state
-from efficientdet.training.settings import with_conventions_of_resumed, with_conventions_of_start
-from efficientdet.training.state import initial_state
+from efficientdet.training.state import initial_state, with_conventions_of_resumed, with_conventions_of_start
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))

@@ -9,17 +9,22 @@ from pathlib import Path
 import pytest
 
 from efficientdet.devices.device import device_prefetch
+from efficientdet.run_log.journal import Stopwatch, input_stall
+from efficientdet.training import run
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 _UNDER_JAX = """
 import json
+import threading
+import time
 import jax
 import numpy as np
 import tensorflow as tf
 from efficientdet.devices.device import device_prefetch
 from program_support.errors import InputError
+from efficientdet.run_log.journal import Stopwatch
 from object_detection.structures import Batch, Objects
 
 drawn = []
@@ -27,7 +32,7 @@ drawn = []
 def batches(count, error=None):
     drawn.clear()
     for number in range(count):
-        drawn.append(number)
+        drawn.append(threading.current_thread() is threading.main_thread())
         images = tf.fill([2, 4, 4, 3], tf.cast(number, tf.uint8))
         flags = np.zeros((2, 3), bool)
         objects = Objects.of_boxes(np.zeros((2, 3, 4), np.float32), np.zeros((2, 3), np.int32), flags, flags)
@@ -37,15 +42,20 @@ def batches(count, error=None):
         raise error
 
 found = {}
-ahead = device_prefetch(batches(5))
+stages = Stopwatch()
+ahead = device_prefetch(batches(5), measuring=stages.measuring)
 found["drawn before the first"] = len(drawn)
 first = next(ahead)
+while len(drawn) < 2:
+    time.sleep(0.01)
+time.sleep(0.1)
 found["drawn at the first"] = len(drawn)
 found["on the device"] = [isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(first)]
+found["stages"] = [*stages.totals()]
+found["in the training thread"] = any(drawn)
 found["kind"] = type(first).__name__, type(first.objects).__name__
 found["images"] = [int(batch.images[0, 0, 0, 0]) for batch in [first, *ahead]]
 found["ids"] = [int(batch.image_ids[1]) - 2 ** 40 for batch in device_prefetch(batches(3))]
-found["one by one"] = [len(drawn) for _ in device_prefetch(batches(3), depth=1)]
 before_error = []
 try:
     for batch in device_prefetch(batches(3, InputError("broken"))):
@@ -74,12 +84,13 @@ def test_under_jax_the_next_batch_is_on_the_device_and_image_ids_are_not(found):
     assert (found["drawn before the first"], found["drawn at the first"]) == (0, 2)
     assert found["on the device"] == [True] * 8 + [False, False, True]  # image_ids and positions: int64
     assert found["kind"] == ["Batch", "Objects"]
+    assert found["stages"] == ["copying"]
+    assert not found["in the training thread"]  # which would start no step meanwhile
 
 
 def test_under_jax_all_come_once_in_their_order(found):
     assert found["images"] == [0, 1, 2, 3, 4]
     assert found["ids"] == [0, 1, 2]
-    assert found["one by one"] == [1, 2, 3]
 
 
 def test_under_jax_an_error_waits_for_its_turn(found):
@@ -100,3 +111,27 @@ def test_under_tensorflow_batches_pass_as_they_are():
     assert next(ahead) == {"number": 1}
     with pytest.raises(InputError, match="broken"):
         next(ahead)
+
+
+@pytest.mark.parametrize(
+    ("reading", "copying", "cpu", "expected"),
+    [
+        (7.0, 1.0, 0.5, "reading"),
+        (1.0, 7.0, 9.0, "copying"),
+        (1.0, 1.0, 9.0, "decoding"),
+        (1.0, 1.0, 3.0, "assembling"),
+    ],
+)
+def test_the_slowest_stage_is_named(monkeypatch, reading, copying, cpu, expected):
+    """Of 10 s in steps 4 were spent waiting, in which 4 cores have 16 s."""
+    monkeypatch.setattr(run, "available_cores", lambda: 4)
+    now = [0.0]
+    inputs = object.__new__(run.TrainingInputs)
+    inputs.stages, inputs.cpu = Stopwatch(lambda: now[0]), Stopwatch(lambda: now[0])
+    spent = (inputs.stages, "reading", reading), (inputs.stages, "copying", copying), (inputs.cpu, "input", cpu)
+    for watch, name, seconds in spent:
+        with watch.measuring(name):
+            now[0] += seconds
+    assert inputs.bottleneck(waited=4.0, in_steps=10.0) == expected
+    assert f"waiting for input 40% of the time: {expected} is the bottleneck; " in input_stall(0.4, expected)
+    assert input_stall(0.01, expected) == ""

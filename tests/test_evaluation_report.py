@@ -18,11 +18,13 @@ from efficientdet.evaluation.evaluation_report import (
     COLORS,
     error_plots,
     evaluation_page,
+    worst_images,
     write_evaluation_report,
+    write_result_page,
 )
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset, read_ground_truth
-from object_detection.coco.results import DetectionRows
+from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.structures import Detections
 from program_support.errors import InputError
 
@@ -62,7 +64,7 @@ def test_plots_of_the_worst_images(drawn, rows, found):
     index, analysis = index_records(drawn.records("val")), found["analysis"]
     ids = [image_id for image_id, *_ in original_images(index, range(5))]
     number_of = {image_id: ids.index(image_id) for image_id in rows.evaluated_ids.tolist()}
-    plots = list(error_plots([("", analysis, rows)], index, number_of=number_of, count=20))
+    plots = list(error_plots([("", analysis, rows)], index, number_of=number_of, chosen=worst_images([analysis], 20)))
     first, second = rows.evaluated_ids[:2]
     missed = int((analysis.comparison.objects.images == 0).sum())
     assert [caption.split(" · ")[0] for caption, _ in plots] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
@@ -74,7 +76,7 @@ def test_plots_of_the_worst_images(drawn, rows, found):
     nothing = rows.chosen(np.zeros(len(rows.scores), bool))
     others = measured(read_evaluator(index, drawn.class_names, json_file=None), nothing)["analysis"]
     pair = [("a", analysis, rows), ("b", others, nothing)]
-    [(caption, plot)] = error_plots(pair, index, number_of=number_of, count=1)
+    [(caption, plot)] = error_plots(pair, index, number_of=number_of, chosen=worst_images([analysis, others], 1))
     assert caption.count(" missed, 0 wrong") == 2
     middle = plot.shape[1] // 2
     assert (plot[:, middle - 4 : middle + 4] == 255).all()  # between two panels
@@ -113,6 +115,45 @@ def test_everything_is_on_the_page(found, tmp_path):
     words = Balanced(evaluation_page("t", masked, found["analysis"])).text
     assert "Mask AP is reported below; all other sections are about boxes." in words
     assert any("mask AP 0.250" in word for word in words)
+
+
+def test_the_page_of_a_result(drawn, rows, found, tmp_path):
+    """A panel with the labels is beside that with the detections, also where nothing was detected."""
+    detections, log, measures = tmp_path / "detections.json", tmp_path / "log.txt", found["measures"].to_json()
+    log.touch()
+
+    def written(detected, numbers):
+        write_results(detections, results_json(detected))
+        write_result_page(
+            tmp_path / "result.html",
+            drawn.records("val"),
+            detections,
+            measures=numbers,
+            measured_on="validation",
+            log=log,
+            advice=["from <weights>"],
+            commands="python serve.py --model=a",
+            pages={"Evaluation": "my evaluation/report.html"},
+        )
+        page = (tmp_path / "result.html").read_text()
+        return page, " ".join(Balanced(page).text)
+
+    page, words = written(rows, measures | {"intervals": {"numbers": {"AP": (0.345, 0.637)}}})
+    for wanted in (
+        f"AP {measures['AP']:.3f} (95 % interval 0.34 to 0.64), AP50 {measures['AP50']:.3f}",
+        "from <weights>",
+        "python serve.py --model=a",
+        "The first 2 images have the most errors",
+        "At a score of 0.75 the detector finds ",
+        "Label more images with the weakest classes: ",
+    ):
+        assert wanted in words, wanted
+    assert page.count("data:image/jpeg") == 5
+    assert 'href="my%20evaluation/report.html"' in page
+    assert page.index("data:image/jpeg") < page.index("Next steps")
+    _, words = written(rows.chosen(np.zeros(len(rows.scores), bool)), measures)
+    assert "95 %" not in words
+    assert "No detection is correct: train longer" in words
 
 
 @pytest.mark.parametrize("classes", [1, 30])

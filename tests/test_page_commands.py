@@ -314,6 +314,7 @@ def test_the_first_commands_run_in_order(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "in the browser:   python serve.py --model=" in done.stdout
     for path in (
+        "runs/quick/result.html",
         "runs/quick/doctor/doctor.html",
         "runs/quick/model/report.html",
         "runs/quick/evaluation/report.html",

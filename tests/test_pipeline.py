@@ -14,6 +14,7 @@ from dataset.input.resize import letterbox, stretch
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from efficientdet.plugins.ssd.overlap_crop import OverlapCrop
+from efficientdet.run_log.journal import Stopwatch
 from program_support.errors import InputError
 
 NAMES = ClassNames((2, 5, 9), ("cat", "dog", "elk"))
@@ -198,7 +199,9 @@ def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
         augmentation=OverlapCrop((32, 32)),
         train_on_crowds=train_on_crowds,
     )
-    first, second = batches(training_dataset(crowds, ssd), 2)
+    stages = Stopwatch()
+    first, second = batches(training_dataset(crowds, ssd, measuring=stages.measuring), 2)
+    assert stages.total("reading") > 0
     learnt = first.objects.valid & ~first.objects.crowd
     assert learnt.any(axis=1).all()
     later = batches(training_dataset(crowds, ssd, first_position=4), 1)[0]

@@ -10,6 +10,7 @@ import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import family_of, hyperparameters_of, model_names
 from efficientdet.operations import quick_start
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig, QuickstartOptions
-from efficientdet.quickstart import choices, chosen_settings, initial_weights, steps
+from efficientdet.quickstart import choices, chosen_settings, steps
+from efficientdet.quickstart import programs as programs_module
 from efficientdet.quickstart.choices import StepTime
 from efficientdet.quickstart.chosen_settings import shown_images, tile_settings
-from efficientdet.quickstart.output_folder import sole_quickstart
-from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.output_folder import State, sole_quickstart
+from efficientdet.quickstart.programs import output_to, run_program
 from efficientdet.quickstart.steps import quickstart
 from program_support.claimed_outputs import MARKER
 from program_support.errors import InputError
@@ -114,16 +116,18 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
         return choices.training_length(images, limits, side=side, seconds=seconds)
 
     length, why = length_of(205, seconds=1500)  # 3000 steps, 52 an epoch
-    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
+    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 29)
     assert "at most 6032 steps of 4 images, limited by the time" in why
     length, why = length_of(205, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
     assert "further steps would gain little" in why
     length, _ = length_of(5000, target_steps=250, seconds=1e5)
     assert length.num_epochs * length.num_examples_per_epoch == 20 * 5000  # more than the 1000 steps
-    length, _ = length_of(118287, side=128, seconds=150)  # 1200 steps, 60 an epoch
-    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 40)
-    assert length.warmup_epochs == 1.0  # and no evaluation before the last: one takes 12 of the 150 seconds or more
+    assert length.training_mode is None
+    length, _ = length_of(118287, side=128, seconds=150)  # 1200 steps, 30 an epoch
+    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (80, 120, 80)
+    assert length.training_mode == "train300"
+    assert length.warmup_epochs == 1.67  # and no evaluation before the last: one takes 12 of the 150 seconds or more
     assert length_of(4, seconds=1e6)[0].num_epochs <= 600
     length, _ = length_of(205, seconds=0.1)
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
@@ -132,8 +136,8 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
 def test_the_time_of_training_is_what_the_other_steps_leave(capsys):
     step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
     after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time, evaluation_cost=0.9)
-    assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.09)
-    assert choices.training_seconds(6, others=after + 42) == pytest.approx(210)
+    assert after == pytest.approx(1.4 * 30 + 3 * 100 * 0.09)
+    assert choices.training_seconds(6, others=after + 81) == pytest.approx(210)
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
     choices.training_minutes(3, others=164.4)  # 3.04 minutes
     assert "warning" not in capsys.readouterr().out
@@ -247,6 +251,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 587, 147)
     assert training["max_minutes"] == pytest.approx(30, abs=5)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
+    assert "training_mode" not in training  # with evaluations
     assert not list((tmp_path / "out").glob(".timing*"))
     assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
 
@@ -255,6 +260,7 @@ def test_the_way(programs, tmp_path, capsys):
     quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert [module for module, _ in calls] == ["eval", "export"]
     assert calls[0][1]["val_file_pattern"] == f"{tmp_path}/out/records/val-*"
+    assert "store_thresholds" not in calls[0][1]  # the training did
     assert [path.parent for path in calls[1][1]["images"]] == [Path("photos")] * 2
     said = capsys.readouterr().out
     assert "train: already done" in said
@@ -268,9 +274,26 @@ def test_the_way(programs, tmp_path, capsys):
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
 
 
+def test_a_training_with_too_few_steps_is_reported(tmp_path, monkeypatch):
+    state = State(tmp_path / "state.json", {"minutes": 3.0})
+    state._seconds.update(convert=10.0, train_smaller_input=60.0, train=60.0, export=20.0)
+    chosen = {"required_steps": 100, "seconds_per_step": 2.0, "budget": {"start_seconds": 30.0}}
+    done = {"model_smaller_input": 30, "model": 10}
+    monkeypatch.setattr(steps, "prefixes", lambda folder, pattern: [folder / "ckpt-1"])
+    monkeypatch.setattr(steps, "writing_order", str)
+    monkeypatch.setattr(steps, "read_description", lambda prefix: SimpleNamespace(global_step=done[prefix.parent.name]))
+    wanted = config(tmp_path, minutes=3.0)
+    told = steps._shortfall(wanted, tmp_path, chosen, state)
+    assert told.startswith("not usable yet: the detector was trained for 40 of the 100 steps that a good AP needs; ")
+    assert "--minutes=5 " in told  # 150 seconds were used; 30 of a start and 60 steps of 2 follow
+    assert "--minutes=10 " in steps._shortfall(config(tmp_path, minutes=9.5), tmp_path, chosen, state)
+    assert steps._shortfall(wanted, tmp_path, {**chosen, "required_steps": 50}, state) == ""
+    assert steps._shortfall(wanted, tmp_path, {}, state) == ""  # chosen by an earlier version
+
+
 def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     calls, _ = programs
-    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if the backbone were downloaded
+    monkeypatch.setattr(choices, "local_path", lambda name: name)  # as if the backbone were downloaded
     wanted = {"model_name": "retinanet-resnet18", "hparams": "image_size=640,lr_end_factor=0.1", "weights": None}
     quickstart(config(tmp_path / "out", **wanted))
     first, last = [settings for module, settings in calls[2:] if module == "train"]
@@ -305,15 +328,19 @@ def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, 
             return f"/cache/{name}"
         raise InputError(f"{name}: cannot be downloaded")
 
-    monkeypatch.setattr(initial_weights, "local_path", local_path)
+    monkeypatch.setattr(choices, "local_path", local_path)
     fails.add("train")
     wanted = {"model_name": "efficientdet-lite1", "weights": None}
     with pytest.raises(SystemExit):
         quickstart(config(tmp_path / "out", **wanted))
-    assert capsys.readouterr().out.startswith(
-        "no detector pretrained on COCO: efficientdet-lite1: cannot be downloaded\n"
-        "no backbone pretrained on ImageNet: efficientnet-lite1: cannot be downloaded\n"
-        "warning: initial weights: random; none could be downloaded\n"
+    assert (
+        capsys.readouterr()
+        .out.partition("\n")[2]
+        .startswith(
+            "no detector pretrained on COCO: efficientdet-lite1: cannot be downloaded\n"
+            "no backbone pretrained on ImageNet: efficientnet-lite1: cannot be downloaded\n"
+            "warning: initial weights: random; none could be downloaded\n"
+        )
     )
 
     fails.clear()
@@ -384,7 +411,7 @@ def is_inside(point, box):
 
 def test_weights_by_name_or_path(programs, tmp_path, monkeypatch):
     calls, _ = programs
-    monkeypatch.setattr(initial_weights, "local_path", lambda name: name)  # as if they were downloaded
+    monkeypatch.setattr(choices, "local_path", lambda name: name)  # as if they were downloaded
     Path("detector.safetensors").touch()
     for number, (weights, flag) in enumerate(
         (("efficientnet-lite0", "backbone_init"), ("detector.safetensors", "pretrained_ckpt"))
@@ -419,14 +446,16 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
+    monkeypatch.setattr(choices, "_EVALUATION_SHARE", 0.0)  # an evaluation takes longer
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
     printed = capsys.readouterr().out
     assert "that a good AP needs at 256 pixels, which need about --minutes=" in printed
-    needed = printed.partition("which need about --minutes=")[2].split()[0]
-    assert f"run the same command with about --minutes={needed}, which a good AP needs" in printed
+    assert re.search(r"\nnot usable yet: the detector was trained for 0 of the \d+ steps", printed)
     assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
+    (_, training), (_, evaluation) = calls[-3:-1]
+    assert (training["training_mode"], evaluation["store_thresholds"]) == ("train300", True)
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
@@ -450,7 +479,7 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
 
     del calls[:]
     (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04")
-    for module in (initial_weights, chosen_settings):  # as if it were downloaded
+    for module in (choices, chosen_settings):  # as if it were downloaded
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
@@ -574,7 +603,9 @@ def test_a_correction_of_an_unpacked_file_survives_and_is_used(programs, tmp_pat
     assert label.read_text() == "corrected again"
 
 
-@pytest.mark.parametrize("name", ["images", "records", "doctor", "model", "evaluation", "exported", "metrics.json"])
+@pytest.mark.parametrize(
+    "name", ["images", "records", "doctor", "model", "evaluation", "exported", "metrics.json", "result.html"]
+)
 def test_files_of_the_user_in_the_output_folder_stay(name, programs, tmp_path):
     calls, _ = programs
     with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
@@ -631,6 +662,28 @@ def test_a_program_that_fails_ends_with_its_code(capfd):
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
     assert told.err.endswith("quickstart: dataset.create_tfrecord exited with status 2\n")
+
+
+def test_the_console_shows_a_part_of_what_programs_print(tmp_path, monkeypatch, capfd):
+    lines = ["boxes    3", "loss 1.5", "warning: few images", "a detail", "train: epoch 1/2 step 3/9 ETA 0:10"]
+    (tmp_path / "talking.py").write_text(f"print(*{lines}, 'tail', sep=chr(10), end='')")
+    monkeypatch.setattr(programs_module, "_FIRST_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    log = tmp_path / "log"
+    with output_to(log):
+        for _ in range(2):
+            run_program("talking", {"flag": "a" * 500})
+    shown = [lines[0], lines[2], lines[4]]
+    console = capfd.readouterr().out.splitlines()
+    assert console == [f"$ python {console[0].split()[2]} ..", *shown] * 2
+    assert log.read_text().count("\n".join([*lines, "tail"])) == 2
+    assert log.read_text().count("a" * 500) == 2
+    with output_to(log), pytest.raises(SystemExit):
+        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None})
+    told = capfd.readouterr()
+    assert "create_tfrecord.py: error: --images=/nowhere: no such folder" in told.err
+    assert told.err.endswith(f"quickstart: dataset.create_tfrecord exited with status 2 ({log})\n")
 
 
 def test_a_signal_is_handed_on(tmp_path):

@@ -10,10 +10,11 @@ from drawn_records import draw_records
 
 import efficientdet
 from efficientdet.plugins.labeling.suspect_labels import (
+    count_errors,
     error_probabilities,
-    expected_errors,
     find_suspects,
     isotonic,
+    shown_errors,
 )
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.results import DetectionRows, boxes_xywh
@@ -39,7 +40,8 @@ def detections(boxes, images):
 
 def suspects_of(labels, found, images):
     comparison = CocoEvaluator(ground_truth(labels, images=range(images))).compare(rows := detections(found, images))
-    return find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected]), comparison
+    suspects, counts = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
+    return suspects, comparison, counts
 
 
 def test_isotonic_regression_is_the_maximum_of_minima_of_means():
@@ -62,6 +64,26 @@ def test_probabilities_of_a_known_mixture():
     few = error_probabilities({"a": given[:4], "b": given}, {"a": given, "b": given}, labels=4000)
     assert not few["a"].any()  # too few to estimate anything from
     assert not few["b"].any()  # evidence that errors do not change
+
+
+@pytest.mark.parametrize("errors", [0, 3, 20, 100])
+def test_the_interval_has_the_number_of_errors(errors):
+    """Of 2,000 labels and errors whose evidence is 0.6 to 1, beside clutter of a weak detector below 0.5."""
+    hits = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        given = np.concatenate((rng.uniform(0.2, 1, errors), rng.uniform(0, 0.5, 300)))
+        count = count_errors(given, rng.uniform(0.2, 1, 8000), labels=2000, shown=True)
+        hits += count.low <= errors <= count.high
+        assert (count.estimate == 0) == (count.low < 0.5)
+        assert count.estimate or errors < 100
+    assert hits >= 36
+
+
+def test_weak_evidence_shows_nothing():
+    rng = np.random.default_rng(0)
+    count = count_errors(rng.uniform(0, 0.3, 50), rng.uniform(0, 0.4, 400), labels=100, shown=True)
+    assert (count.estimate, count.low, count.high) == (0, 0, pytest.approx(14, abs=12))
 
 
 def planted(images=60, errors=9, seed=1):
@@ -94,7 +116,7 @@ def planted(images=60, errors=9, seed=1):
 
 def test_finds_planted_errors_and_proposes_the_right_labels():
     labels, found, kinds = planted(seed=1)
-    suspects, comparison = suspects_of(labels, found, 60)
+    suspects, comparison, counts = suspects_of(labels, found, 60)
     right = 0
     for one in suspects[: len(kinds)]:
         place = one.box if one.kind == "missing" else comparison.object_boxes[one.label]
@@ -108,7 +130,14 @@ def test_finds_planted_errors_and_proposes_the_right_labels():
             assert abs(comparison.object_boxes[one.label] - one.box - MOVE).max() < 8
     assert right == len(kinds)
     assert {one.kind for one in suspects[: len(kinds)]} == set(KINDS)
-    assert expected_errors(suspects) == pytest.approx(len(kinds), rel=0.5)
+    for kind in ("missing", "wrong_class"):
+        assert counts[kind].low <= 9 <= counts[kind].high < 25
+        assert counts[kind].estimate == pytest.approx(9, abs=4)
+    total = shown_errors(counts)
+    assert counts["missing"].low < total.low < 18 < total.high < 40
+    for kind in ("badly_placed", "superfluous"):
+        assert counts[kind].estimate == counts[kind].low == 0
+        assert 9 <= counts[kind].high < 60
     assert [one.harm for one in suspects] == sorted((one.harm for one in suspects), reverse=True)
     assert all(0 < one.harm <= one.probability <= 1 for one in suspects)
 
@@ -116,7 +145,7 @@ def test_finds_planted_errors_and_proposes_the_right_labels():
 @pytest.mark.parametrize("without", ["labels", "detections", "images"])
 def test_nothing_to_compare(without):
     labels, found, _ = planted(images=3, errors=0)
-    suspects, _ = suspects_of(
+    suspects, *_ = suspects_of(
         [] if without != "detections" else labels, [] if without != "labels" else found, 0 if without == "images" else 3
     )
     assert suspects == []
@@ -127,7 +156,7 @@ def test_labels_without_a_detection_are_at_most_superfluous(seed):
     rng = np.random.default_rng(seed)
     labels = [(int(image), CAT, rng.uniform(1, 200, 4)) for image in rng.integers(6, size=20)]
     found = [(image, DOG if box[0] < 50 else CAT, box[::-1], rng.random()) for image, _, box in labels[12:]]
-    suspects, _ = suspects_of(labels[:12], found, 6)
+    suspects, *_ = suspects_of(labels[:12], found, 6)
     empty = set(range(6)) - {image for image, *_ in found}
     assert {one.kind for one in suspects if one.image in empty} <= {"superfluous"}
 

@@ -36,7 +36,6 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
-from efficientdet.training import settings as training_settings
 from efficientdet.training import state as training_state
 from efficientdet.training.guards import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
@@ -83,7 +82,7 @@ def miniature_network():
         patch.setattr(validation, "keras_predictor", traced_predictor)
         patch.setattr(validation, "evaluation_dataset", made_once(evaluation_dataset))
         patch.setattr(run_module, "training_dataset", made_once(training_dataset))
-        patch.setattr(training_settings, "with_suggestions", lambda config, *, log: config)
+        patch.setattr(training_state, "with_suggestions", lambda config, *, log: config)
         patch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
         yield
 

@@ -67,6 +67,17 @@ def test_a_long_curve_is_thinned_to_what_can_be_seen():
     assert (points[0], points[-1]) == ("66.0,10.0", "412.0,10.0")
 
 
+def test_the_throughput_is_a_mean_of_twenty_points():
+    speed = [(step, 60.0 if step % 2 else 20.0) for step in range(41)]
+    curves = {"train/loss": [(0, 3.0)], "examples/sec": speed}
+    text = training_page(RunSummary(title="t", curves=curves))
+    drawn = [line.split() for line in re.findall(r'points="([^"]*)"', text)]
+    heights = [point.split(",")[1] for point in max(drawn, key=len)]
+    assert len(heights) == 41
+    assert len(set(heights[19:])) == 1  # each has as many of both
+    assert len(set(heights[:3])) == 3
+
+
 def test_long_times_nothing_to_measure_and_what_the_curve_of_ap_is():
     curve = [(1, 0.254), (2, 0.3)]
     text = training_page(
@@ -79,7 +90,7 @@ def test_long_times_nothing_to_measure_and_what_the_curve_of_ap_is():
     )
     assert "1110.2 s" in text
     assert "-1.0000" not in text
-    assert "AP (IoU 0.50:0.95) of the averaged weights" in text
+    assert "AP of averaged weights" in text
 
 
 def test_nothing_is_known():

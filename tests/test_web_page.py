@@ -23,8 +23,10 @@ from efficientdet.families.published_files import PublishedFile
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.resizing import add_resize
 from efficientdet.plugins.small_devices import image_model as web_page
-from efficientdet.plugins.small_devices.image_model import RUNTIME, add_resize, image_model_detector, write_web_page
+from efficientdet.plugins.small_devices.formats import WEB
+from efficientdet.plugins.small_devices.image_model import RUNTIME, write_web_page
 from efficientdet.weights.downloads import cache_folder
 from model.detection_model import named_variables
 from program_support.errors import InputError
@@ -111,7 +113,9 @@ def test_the_folder_and_its_detections(page):
     images = [noise(64, 64), noise(50, 121), noise(200, 90)]
     predict = Predictor(lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))
     wanted = Detector.resizing(predict, resize=letterbox((64, 64)), description=DESCRIPTION).detect(images)
-    for found, expected in zip(image_model_detector(folder, DESCRIPTION)(images), wanted, strict=True):
+    for found, expected in zip(
+        WEB.open_for(SimpleNamespace(description=DESCRIPTION), folder)(images), wanted, strict=True
+    ):
         assert len(found.scores) == len(expected.scores) == 20
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
@@ -134,7 +138,7 @@ def test_in_a_browser_from_a_static_file_server(page, tmp_path):
     image = noise(50, 121)
     Image.fromarray(image).save(tmp_path / "noise.png")
     (tmp_path / "broken.png").write_bytes((tmp_path / "noise.png").read_bytes()[:200])
-    [wanted] = image_model_detector(folder, DESCRIPTION)([image])
+    [wanted] = WEB.open_for(SimpleNamespace(description=DESCRIPTION), folder)([image])
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietFiles, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -8,6 +8,7 @@ twice the batch size, and a run can start at any step. Augmentation is seeded by
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import tensorflow as tf
 from dataset.input.examples import InputConfig, evaluation_example, tile_example, tiles_of_record, training_example
 from dataset.input.record_batches import (
     READ_GROUP,
+    Measuring,
     ReadAhead,
     RecordBatches,
     Rows,
@@ -42,12 +44,13 @@ def training_dataset(
     rank: int = 0,
     world_size: int = 1,
     factors: np.ndarray | None = None,
+    measuring: Measuring = nullcontext,
 ) -> RecordBatches:
     """Return infinite batches (`Batch`) of one rank from a position of the stream on, without reading earlier records.
 
     Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is
     not in the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes
-    are kept.  `factors` [n] say how often an epoch shows each record.
+    are kept.  `factors` [n] say how often an epoch shows each record. `measuring` is that of `ReadAhead`.
     """
     reader, order = RecordReader(index), StreamOrder(len(index), config.seed, factors)
 
@@ -64,7 +67,7 @@ def training_dataset(
         numbers = rows_of_group(group).numbers
         return numbers[numbers >= 0]
 
-    ahead = ReadAhead(reader, numbers_of_group)
+    ahead = ReadAhead(reader, numbers_of_group, measuring=measuring)
 
     def read(group: np.ndarray) -> tuple[np.ndarray, ...]:
         numbers, positions = rows_of_group(int(group))

@@ -5,6 +5,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from program_support.errors import InputError
 # Without AutoGraph: nothing here branches on a tensor in Python, and the conversion would take seconds at each start.
 without_autograph = tf.autograph.experimental.do_not_convert
 
+Measuring = Callable[[str], contextlib.AbstractContextManager]
 READ_GROUP = 16  # records per call into Python
 _GROUPS_AHEAD = 4  # including the one that is waited for
 
@@ -62,9 +64,14 @@ class ReadAhead:
     nothing.
     """
 
-    def __init__(self, reader: RecordReader, numbers_of: Callable[[int], np.ndarray]):
-        """Set the reader, and the function that returns the record numbers of a group, none behind the last one."""
-        self._reader, self._numbers_of = reader, numbers_of
+    def __init__(
+        self, reader: RecordReader, numbers_of: Callable[[int], np.ndarray], *, measuring: Measuring = nullcontext
+    ):
+        """Set the reader, and the function that returns the record numbers of a group, none behind the last one.
+
+        measuring: measures the time of waiting for the storage, named "reading".
+        """
+        self._reader, self._numbers_of, self._measuring = reader, numbers_of, measuring
         self._started: dict[int, Callable[[], list[bytes]]] = {}
         self._lock = threading.Lock()  # a dataset may have several iterators
 
@@ -81,7 +88,8 @@ class ReadAhead:
             finish = self._started[group]
             # Others belong to an iterator that has ended.
             self._started = {number: self._started[number] for number in groups[1:]}
-        return finish()
+        with self._measuring("reading"):
+            return finish()
 
 
 def read_records(reader: RecordReader, numbers: np.ndarray) -> tf.data.Dataset:

@@ -9,9 +9,9 @@ import platform
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +24,7 @@ from efficientdet.devices.runtime import accelerator_count
 from program_support.processor import processor_name
 
 Batch = TypeVar("Batch")
+Measuring = Callable[[str], AbstractContextManager]
 
 _SIDE, _SIDE_ON_CPU = 8192, 1024
 _QUEUED = 4  # products that are queued at once, so that an accelerator does not wait for the next
@@ -106,33 +107,44 @@ def to_device(*arrays: np.ndarray) -> list:
 
 
 def device_prefetch(
-    batches: Iterable[Batch], depth: int = 2, *, devices: int = 1, processes: int = 1
+    batches: Iterable[Batch], *, devices: int = 1, processes: int = 1, measuring: Measuring = nullcontext
 ) -> Iterator[Batch]:
-    """Yield the same batches (any nest of arrays); under JAX they are copied to the devices in advance.
+    """Yield the same batches (any nest of arrays); under JAX a thread takes and copies the next one during a step.
 
-    depth: number of batches on the devices, including the current one: with 2 the next one is copied during a step.
     devices, processes: number of devices of each process that a batch is sharded over, and of processes.
+    measuring: measures the time of the copies, named "copying".
     Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of
     `batches` is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
     """
-    return _copied_ahead(iter(batches), depth, devices, processes) if _is_jax() else iter(batches)
+    return _copied_ahead(iter(batches), devices, processes, measuring) if _is_jax() else iter(batches)
 
 
-def _copied_ahead(batches: Iterator[Batch], depth: int, devices: int, processes: int) -> Iterator[Batch]:
+def _copied_ahead(batches: Iterator[Batch], devices: int, processes: int, measuring: Measuring) -> Iterator[Batch]:
     from efficientdet.devices.mesh import shard_batch
 
-    waiting: deque[Batch] = deque()
-    end: Exception | None = None
-    while waiting or end is None:
-        while end is None and len(waiting) < depth:
+    def copied() -> Batch:
+        batch = next(batches)
+        with measuring("copying"):
+            return wait(shard_batch(batch, devices, processes))
+
+    def drop() -> None:  # by the thread that has used it
+        nonlocal batches
+        batches = iter(())
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="device_prefetch")
+    ahead = pool.submit(copied)
+    try:
+        while True:
             try:
-                waiting.append(shard_batch(next(batches), devices, processes))
-            except Exception as error:  # includes StopIteration
-                end = error
-        if waiting:
-            yield waiting.popleft()
-    if not isinstance(end, StopIteration):
-        raise end
+                batch = ahead.result()
+            except StopIteration:
+                return
+            ahead = pool.submit(copied)
+            yield batch
+    finally:
+        ahead.cancel()
+        pool.submit(drop)
+        pool.shutdown(wait=False)
 
 
 def wait(tensors):

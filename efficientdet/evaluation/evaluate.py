@@ -20,7 +20,7 @@ from efficientdet.evaluation.data_set_evaluator import (
     rows_of_detector,
     write_measures,
 )
-from efficientdet.evaluation.evaluation_report import error_plots, write_evaluation_report
+from efficientdet.evaluation.evaluation_report import error_plots, worst_images, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.checkpoint_model import build_predict, load_model
 from efficientdet.inference.detect import Detector
@@ -146,7 +146,9 @@ def _finish(
         print(f"\n{write_suspects(config.suspects, evaluator, comparison, rows, index=index, number_of=number_of)}")
     if config.report:
         analysis = ErrorAnalysis(comparison=comparison)
-        plots = error_plots([("", analysis, rows)], index, number_of=number_of, count=_PLOTTED_IMAGES)
+        plots = error_plots(
+            [("", analysis, rows)], index, number_of=number_of, chosen=worst_images([analysis], _PLOTTED_IMAGES)
+        )
         name, facts = _described(config, model)
         write_evaluation_report(config.report, f"Evaluation of {name}", measures, analysis, plots=plots, facts=facts)
         print(f"report: {Path(config.report) / 'report.html'}")

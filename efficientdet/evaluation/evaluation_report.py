@@ -6,26 +6,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from dataset.class_names import class_names_of_records
 from dataset.input.pipeline import original_images
-from dataset.records.record_index import RecordIndex
-from efficientdet.reports.drawing import draw_detections, resized
+from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results
+from efficientdet.reports.drawing import Color, draw_detections, resized
 from efficientdet.reports.html_page import (
     Bar,
     Heat,
     chart_figure,
+    command,
     image_row,
     legend,
+    links,
+    notices,
     page,
     paragraph,
     row,
     table,
 )
-from efficientdet.reports.training_report import metrics_table
+from efficientdet.reports.training_report import metrics_table, training_charts
+from efficientdet.run_log.journal import read_curves
 from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis, ImageErrors
-from object_detection.coco.matching import RECALL_THRESHOLDS
+from object_detection.coco.matching import RECALL_THRESHOLDS, Comparison
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import Reliability
@@ -40,6 +47,7 @@ COLORS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 4
 COLOR_NAMES = {"right": "Correct", "missed": "Missed (false negative)", "wrong": "Wrong (false positive)"}
 _LONGER_SIDE = 560  # pixels of one image
 _GAP = 8
+_SHOWN, _WORST_SHOWN, _WEAKEST_SHOWN = 12, 4, 2  # images, images with the most errors, and classes of a result
 
 
 def write_evaluation_report(
@@ -230,33 +238,41 @@ def _metrics(measures: CocoMeasures) -> str:
     return metrics_table(columns) + (paragraph(_INTERVALS) if measures.intervals else "")
 
 
+def worst_images(analyses: Sequence[ErrorAnalysis], count: int) -> np.ndarray:
+    """Return the places of at most `count` images with the most errors, the worst first.
+
+    Of several detectors it is the images in which their numbers of errors differ most.
+    """
+    mistakes = np.stack([analysis.mistakes for analysis in analyses])
+    rank = mistakes.max(axis=0) - (mistakes.min(axis=0) if len(analyses) > 1 else 0)
+    worst = np.argsort(-rank, kind="stable")[:count]
+    return worst[rank[worst] > 0]
+
+
 def error_plots(
     detectors: Sequence[tuple[str, ErrorAnalysis, DetectionRows]],
     index: RecordIndex,
     *,
     number_of: Mapping[int, int],
-    count: int,
+    chosen: np.ndarray,
+    with_labels: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield caption and plot, uint8 [h, w, 3], of the images with the most errors, the worst first.
+    """Yield caption and plot, uint8 [h, w, 3], of images; those of several detectors stand side by side.
 
-    Of several detectors it is the images in which their numbers of errors differ most, with the detectors side by side.
     Images are read one at a time.
 
     Args:
         detectors: the name of each, its errors, and the analyzed detections.
         index: the records.
         number_of: number of the record of each image id.
-        count: largest number of images.
+        chosen: places of the images in `comparison.image_ids`, see `worst_images`.
+        with_labels: show the labels in a further panel, on the left.
     """
     analyses = [analysis for _, analysis, _ in detectors]
-    mistakes = np.stack([analysis.mistakes for analysis in analyses])
-    rank = mistakes.max(axis=0) - (mistakes.min(axis=0) if len(detectors) > 1 else 0)
-    chosen = np.argsort(-rank, kind="stable")[:count]
-    chosen = chosen[rank[chosen] > 0]
     numbers = (number_of[image_id] for image_id in analyses[0].comparison.image_ids[chosen].tolist())
     errors = zip(*(analysis.errors_of(chosen) for analysis in analyses), strict=True)
     for of_image, image in zip(errors, original_images(index, numbers), strict=True):
-        caption, panels = [image.name], list[np.ndarray]()
+        caption, panels = [image.name], [_labels_panel(of_image[0], analyses[0], image.pixels)] if with_labels else []
         for one, (name, analysis, rows) in zip(of_image, detectors, strict=True):
             caption.append(f"{name}: " * (len(detectors) > 1) + _counts(one, analysis))
             panels += [np.full_like(panels[0][:, :_GAP], 255)] if panels else []
@@ -272,6 +288,12 @@ def _counts(errors: ImageErrors, analysis: ErrorAnalysis) -> str:
     )
 
 
+def _labels_panel(errors: ImageErrors, analysis: ErrorAnalysis, image: np.ndarray) -> np.ndarray:
+    """Return the image with its labels."""
+    panel, objects = resized(image, longer_side=_LONGER_SIDE), np.append(errors.detected_objects, errors.missed)
+    return _with_objects(panel, objects, analysis.comparison, scale=panel.shape[0] / image.shape[0])
+
+
 def _panel(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray) -> np.ndarray:
     """Return the image with the detections above the thresholds and the missed objects."""
     comparison, panel = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
@@ -285,11 +307,92 @@ def _panel(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, im
         scores=comparison.scores[detected],
         colors=[COLORS["right"]] * len(errors.right) + [COLORS["wrong"]] * len(errors.wrong),
     )
-    x, y, width, height = scale * comparison.object_boxes[errors.missed].T
+    return _with_objects(panel, errors.missed, comparison, scale=scale, color=COLORS["missed"])
+
+
+def _with_objects(
+    panel: np.ndarray, objects: np.ndarray, comparison: Comparison, *, scale: float, color: Color | None = None
+) -> np.ndarray:
+    """Return the panel with labeled objects, by their rows; default of `color`: those of the classes."""
+    x, y, width, height = scale * comparison.object_boxes[objects].T
     return draw_detections(
         panel,
         np.stack([y, x, y + height, x + width], axis=-1),
-        classes=comparison.objects.classes[errors.missed],
+        classes=comparison.objects.classes[objects],
         names=comparison.names,
-        colors=[COLORS["missed"]] * len(errors.missed),
+        colors=color and [color] * len(objects),
     )
+
+
+def write_result_page(
+    path: Path,
+    records: list[str],
+    detections: Path,
+    *,
+    measures: Mapping[str, Any],
+    measured_on: str,
+    log: Path,
+    advice: Sequence[str],
+    commands: str,
+    pages: Mapping[str, str],
+) -> None:
+    """Write the page of a training and its evaluation: images, AP, what to do next, curves, and links.
+
+    Args:
+        path: the page.
+        records: files of the evaluated images.
+        detections: their detections in COCO's results format.
+        measures: content of the JSON file of an evaluation.
+        measured_on: name of the split.
+        log: log of the training.
+        advice: sentences that precede those about the detector.
+        commands: what a user may run next.
+        pages: address of each further page by its title.
+    """
+    index, names = index_records(tuple(records)), class_names_of_records(records)
+    assert names is not None, "records of a quick start name their classes"
+    evaluator = read_evaluator(index, names, json_file=None)
+    rows = read_results(str(detections), index, evaluator.ground_truth, names)
+    analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
+    worst = worst_images([analysis], _WORST_SHOWN)
+    others = np.setdiff1d(np.arange(len(analysis.comparison.image_ids)), worst)
+    chosen = np.append(worst, others[:: -(-len(others) // (_SHOWN - len(worst))) or 1])
+    number_of = {image_id: number for number, image_id in enumerate(rows.evaluated_ids.tolist())}
+    plots = error_plots([("", analysis, rows)], index, number_of=number_of, chosen=chosen, with_labels=True)
+    ends = measures["intervals"].get("numbers", {}).get("AP") if measures.get("intervals") else None
+    interval = f" (95 % interval {ends[0]:.2f} to {ends[1]:.2f})" if ends else ""
+    lead = (
+        f"Measured on {measures['images']:,} {measured_on} images with "
+        f"{sum(measures['class_objects'].values()):,} objects. {_INTERVALS if interval else ''}"
+    )
+    explained = (
+        f"Left: the labels. Right: detections above the score with the best F1, and missed objects. The first "
+        f"{len(worst)} images have the most errors. Click an image to enlarge it."
+    )
+    images = paragraph(explained) + legend({name: f"rgb{COLORS[kind]}" for kind, name in COLOR_NAMES.items()})
+    steps = [("note", line) for line in [*advice, *_next_steps(analysis, measures)]]
+    sections = {
+        "Next steps": notices(steps) + command(commands),
+        "Training curves": training_charts(read_curves(log)),
+        "Further pages": links(pages),
+    }
+    figure = f"AP {_shown(measures['AP'])}{interval}, AP50 {_shown(measures['AP50'])}"
+    notes = images + image_row(plots)
+    with report_write_errors(path):
+        write_text(path, page("Detector of the quick start", sections, figure=figure, lead=lead, notes=notes))
+
+
+def _next_steps(analysis: ErrorAnalysis, measures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences about what the detector is good for, and which images to label."""
+    best = analysis.threshold
+    yield (
+        f"At a score of {best.score:.2f} the detector finds {best.recall:.0%} of the objects, and {best.precision:.0%} "
+        "of its detections are correct: it is usable as it is where this is enough."
+        if best.f1
+        else "No detection is correct: train longer, and check the labels."
+    )
+    weakest = _by_ap(analysis)[:_WEAKEST_SHOWN]
+    if len(measures["class_ap"]) > 1 and weakest:
+        names = [analysis.comparison.names[k] for k in weakest]
+        listed = ", ".join(f"{name} (AP {measures['class_ap'][name]:.2f})" for name in names)
+        yield f"Label more images with the weakest classes: {listed}."

@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results, rows_of_detector
-from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, error_plots
+from efficientdet.evaluation.evaluation_report import COLOR_NAMES, COLORS, error_plots, worst_images
 from efficientdet.inference.detect import Detector
 from efficientdet.options.evaluate import CompareOptions
 from efficientdet.reports.html_page import Heat, collapsible, image_row, legend, page, paragraph, table
@@ -114,7 +114,10 @@ def compare_models(config: ComparisonConfig) -> tuple[list[ComparedModel], list[
     assert config.output_dir is not None
     number_of = {image_id: number for number, image_id in enumerate(models[0].rows.evaluated_ids.tolist())}
     plots = error_plots(
-        [(one.name, one.analysis, one.rows) for one in models], index, number_of=number_of, count=_DRAWN_IMAGES
+        [(one.name, one.analysis, one.rows) for one in models],
+        index,
+        number_of=number_of,
+        chosen=worst_images([one.analysis for one in models], _DRAWN_IMAGES),
     )
     numbers = {
         "images": models[0].measures.images,

@@ -356,7 +356,6 @@ def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored)
     return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
 
 
-_SCORE = 1e-3  # tolerance of the scores of agreeing detections
 _LEAST_AGREEMENT = 0.98
 _TRAINED = 0.05  # highest score below which a detector is considered untrained
 _LEAST_AGREEMENT_ON_NOISE = 0.95  # rounding may change the order of near-equal scores, and so the last detections
@@ -415,7 +414,7 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)
-        if not form.calibrates and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)
+        if not form.calibrates and (line.agreement < _LEAST_AGREEMENT or line.score_difference > form.score_tolerance)
     ]
     if wrong and (comparison.best_score < _TRAINED or not (config.images or config.records)):
         print(

@@ -38,6 +38,7 @@ class ExportFormat:
         needs: package that runs the file here.
         needs_tensorflow: whether it is written by TensorFlow.
         calibrates: whether it has 8 bits, whose ranges are determined on calibration images.
+        score_tolerance: largest difference of scores from the checkpoint.
         runs_in: program that runs the file if it is not timed here.
         title: name of the file type in messages.
         runtimes: runtimes of a user's file, the default first; () for a SavedModel, which TensorFlow runs.
@@ -49,6 +50,7 @@ class ExportFormat:
     needs = "onnxruntime"
     needs_tensorflow = False
     calibrates = False
+    score_tolerance = 1e-3
     runs_in: str | None = None
     title = ""
     runtimes: tuple[str, ...] = ()
@@ -113,7 +115,8 @@ class ExportFormat:
 NAMES = ("efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version")
 DESCRIPTION, INPUT, OUTPUTS, VERSION = NAMES
 POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
-_VERSION = 1  # version of the metadata
+IMAGE = "image"  # the input of a file that takes an image as it is
+_VERSION, _VERSION_OF_IMAGE = 1, 2  # versions of the metadata; 2: the file takes an image
 
 
 def postprocessing_file(path: Path) -> Path:
@@ -128,13 +131,19 @@ class ArtifactMetadata:
     description: Description
     resize: HostResize
     outputs: tuple[str, ...]
+    takes_image: bool = False  # the input is `IMAGE` [h, w, 3 or 4] uint8, and boxes are in its pixels
 
     @classmethod
-    def of(cls, restored: "Restored", outputs: tuple[str, ...]) -> "ArtifactMetadata":
+    def of(cls, restored: "Restored", outputs: tuple[str, ...], *, takes_image: bool = False) -> "ArtifactMetadata":
         """Return the metadata of a file with these outputs."""
         from dataset.input.resize import host_resize
 
-        return cls(description=restored.description, resize=host_resize(restored.resize), outputs=outputs)
+        return cls(
+            description=restored.description,
+            resize=host_resize(restored.resize),
+            outputs=outputs,
+            takes_image=takes_image,
+        )
 
     @property
     def class_names(self) -> ClassNames:
@@ -143,7 +152,8 @@ class ArtifactMetadata:
 
     def to_props(self) -> dict[str, str]:
         """Return the metadata as key-value pairs of the file."""
-        values = vars(self.description), self.resize.to_dict(), self.outputs, _VERSION
+        version = _VERSION_OF_IMAGE if self.takes_image else _VERSION
+        values = vars(self.description), self.resize.to_dict(), self.outputs, version
         return dict(zip(NAMES, map(json.dumps, values), strict=True))
 
 
@@ -156,12 +166,13 @@ def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
     if missing := [name for name in NAMES if name not in props]:
         raise InputError(f"{path}: is not a detector exported by this project (no {missing[0]}); use export.py")
     try:
-        if (version := json.loads(props[VERSION])) != _VERSION:
-            raise InputError(f"has version {version!r} of the metadata; expected {_VERSION}")
+        if (version := json.loads(props[VERSION])) not in (_VERSION, _VERSION_OF_IMAGE):
+            raise InputError(f"has version {version!r} of the metadata; expected at most {_VERSION_OF_IMAGE}")
         metadata = ArtifactMetadata(
             description=description_of(json.loads(props[DESCRIPTION])),
             resize=HostResize.from_dict(json.loads(props[INPUT])),
             outputs=tuple(json.loads(props[OUTPUTS])),
+            takes_image=version == _VERSION_OF_IMAGE,
         )
         metadata.class_names  # noqa: B018 - reports invalid names
     except InputError as error:
@@ -210,6 +221,8 @@ class ExportedFile(ExportFormat):
         """See `ExportFormat`."""
         content, metadata = self.load(path)
         network = Network(content, runtime=runtime, path=path)
+        if metadata.takes_image:
+            return Detector.of_images(network, path=path, description=metadata.description)
         predict = exported_predictor(network, path=path, class_count=len(metadata.class_names))
         return Detector.resizing(predict, resize=metadata.resize, description=metadata.description)
 

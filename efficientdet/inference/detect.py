@@ -15,7 +15,7 @@ from dataset.files.pixel_values import FULL_RANGE, ValueRange
 from dataset.input.tiling import Tiling
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.inference.runtimes import Network, Outputs, Predictor, copied
+from efficientdet.inference.runtimes import Network, Outputs, Postprocess, Predictor, copied
 from efficientdet.inference.tiles import Detect, OnProgress, TiledDetector
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
@@ -38,6 +38,11 @@ def exported_predictor(network: Network, *, path: str, class_count: int) -> Pred
 
     Its `detect` raises InputError for a file with other outputs. path: the name of the file in messages.
     """
+    postprocess = _checked_detections(path, class_count)
+    return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), postprocess)))
+
+
+def _checked_detections(path: str, class_count: int) -> Postprocess[Detections]:
 
     def detections(outputs: Outputs, size: np.ndarray) -> Detections:
         """Return the detections of one image, copied because the next outputs overwrite them."""
@@ -56,7 +61,7 @@ def exported_predictor(network: Network, *, path: str, class_count: int) -> Pred
         valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # boxes are not yet clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
 
-    return Predictor(lambda images, sizes: stacked(network(np.asarray(images), np.asarray(sizes), detections)))
+    return detections
 
 
 @dataclass(eq=False, repr=False)
@@ -116,20 +121,26 @@ class Detector:
             inputs = [[np.asarray(part) for part in resize(image)] for image in images]
             inputs += [inputs[-1]] * (batch_size - len(inputs))
             detections = predict(*map(np.stack, zip(*inputs, strict=True)))
-            return [rows(detections, number, image) for number, image in enumerate(images)]
-
-        def rows(detections: Detections, number: int, image: np.ndarray) -> DetectionRows:
-            valid = detections.valid[number]
-            return rows_of_image(
-                detections.boxes[number][valid],
-                detections.scores[number][valid],
-                category_ids[detections.classes[number][valid]],
-                image=image,
-                masks=None if detections.masks is None else detections.masks[number][valid],
-                description=description,
+            each = (
+                Detections(*(None if values is None else values[number] for values in detections))
+                for number in range(len(images))
             )
+            return [_rows(*one, category_ids, description) for one in zip(each, images, strict=True)]
 
         return cls.described(detect, description, batch_size=batch_size)
+
+    @classmethod
+    def of_images(cls, network: Network, *, path: str, description: Description) -> "Detector":
+        """Return the detector of an exported file that takes an image as it is. path: its name in messages."""
+        category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
+        postprocess = _checked_detections(path, len(category_ids))
+
+        def detect(images: list[np.ndarray]) -> list[DetectionRows]:
+            inputs = [({"image": np.ascontiguousarray(image)}, np.array(image.shape[:2])) for image in images]
+            detections = network.run(inputs, postprocess)
+            return [_rows(*one, category_ids, description) for one in zip(detections, images, strict=True)]
+
+        return cls.described(detect, description)
 
     def with_tiling(self, tiling: Tiling | None, *, batch_size: int, on_progress: OnProgress) -> "Detector":
         """Return the detector of an opened model with other tiles, `batch_size` of them at a time; None: without."""
@@ -235,6 +246,21 @@ class Detector:
             batch_size=self.batch_size,
             value_range=self.value_range,
         )
+
+
+def _rows(
+    detections: Detections, image: np.ndarray, category_ids: np.ndarray, description: Description
+) -> DetectionRows:
+    """Return the rows of one image; category_ids [K]: the ids of the classes."""
+    valid = detections.valid
+    return rows_of_image(
+        detections.boxes[valid],
+        detections.scores[valid],
+        category_ids[detections.classes[valid]],
+        image=image,
+        masks=None if detections.masks is None else detections.masks[valid],
+        description=description,
+    )
 
 
 def rows_of_image(

@@ -3,7 +3,7 @@
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,13 +16,14 @@ from program_support.errors import InputError, printable, silenced_stderr
 from program_support.processor import available_cores
 
 _MAX_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
+_ANY_SIDE = 3  # of a dimension that varies, in a first call; also a number of channels
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 # A file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
 ModelContent = bytes | tuple[bytes, bytes]
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
-# Takes images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite the outputs
-Run = Callable[[np.ndarray, np.ndarray], Outputs]
+Inputs = Mapping[str, np.ndarray]  # by name: `images` [1, H, W, 3] and `sizes` [1, 2], or `image` [h, w, 3]
+Run = Callable[[Inputs], Outputs]  # the next call may overwrite the outputs
 Result = TypeVar("Result")
 Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
@@ -51,17 +52,23 @@ class Network:
         self._streams: queue.SimpleQueue[Run] | None = None
 
     def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
-        """Return the results of `postprocess` for the outputs and size of each image.
+        """Return the results of `run` for images uint8 [B, H, W, 3] and sizes int32 [B, 2]."""
+        each = range(len(images))
+        return self.run(
+            [({"images": images[i : i + 1], "sizes": sizes[i : i + 1]}, sizes[i]) for i in each], postprocess
+        )
 
-        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs
-        that it keeps, because the next image overwrites them.
+    def run(self, inputs: Sequence[tuple[Inputs, np.ndarray]], postprocess: Postprocess[Result]) -> list[Result]:
+        """Return the results of `postprocess` for the outputs of each image, and its size [2].
+
+        `postprocess` is called in a thread and must copy the outputs that it keeps, because the next image overwrites
+        them.
         """
-        inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
-        if len(images) == 1 or self._cores == 1:
+        if len(inputs) == 1 or self._cores == 1:
             with self._lock:
                 if self._all_cores is None:
                     [self._all_cores] = self._open(1, self._cores)
-                return [postprocess(self._outputs(self._all_cores, *image), image[1][0]) for image in inputs]
+                return [postprocess(self._outputs(self._all_cores, image), size) for image, size in inputs]
         count = min(self._cores, _MAX_STREAMS)
         with self._lock:
             if self._streams is None:
@@ -71,10 +78,10 @@ class Network:
                     self._streams.put(stream)
         streams = self._streams
 
-        def in_free_stream(image: tuple[np.ndarray, np.ndarray]) -> Result:
+        def in_free_stream(image: tuple[Inputs, np.ndarray]) -> Result:
             stream = streams.get()
             try:
-                return postprocess(self._outputs(stream, *image), image[1][0])
+                return postprocess(self._outputs(stream, image[0]), image[1])
             finally:
                 streams.put(stream)
 
@@ -86,9 +93,9 @@ class Network:
         with self._input_errors("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
 
-    def _outputs(self, run: Run, image: np.ndarray, size: np.ndarray) -> Outputs:
+    def _outputs(self, run: Run, inputs: Inputs) -> Outputs:
         with self._input_errors("run"):
-            return run(image, size)
+            return run(inputs)
 
     @contextlib.contextmanager
     def _input_errors(self, action: str) -> Iterator[None]:
@@ -132,8 +139,8 @@ class _NewOutputs:
     def __init__(self, session):
         self._session = session
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
-        return tuple(output[0] for output in self._session.run(None, {"images": images, "sizes": sizes}))
+    def __call__(self, inputs: Inputs) -> Outputs:
+        return tuple(output[0] for output in self._session.run(None, inputs))
 
 
 class _BoundOutputs:
@@ -148,8 +155,8 @@ class _BoundOutputs:
             self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         self._outputs = tuple(buffer[0] for buffer in buffers.values())
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
-        inputs = {"images": np.ascontiguousarray(images), "sizes": np.ascontiguousarray(sizes)}
+    def __call__(self, inputs: Inputs) -> Outputs:
+        inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         for name, array in inputs.items():  # the binding keeps the address and not the array
             self._binding.bind_cpu_input(name, array)
         self._session.run_with_iobinding(self._binding)
@@ -162,12 +169,9 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
 
     core = openvino.Core()
     network = core.read_model(*model) if isinstance(model, tuple) else core.read_model(model)
-    network.reshape(
-        {
-            port.any_name: [1, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
-            for port in network.inputs
-        }
-    )
+    sides = {port.any_name: list(port.partial_shape) for port in network.inputs}
+    if "images" in sides:
+        network.reshape({name: [1, *(side.get_length() for side in shape[1:])] for name, shape in sides.items()})
     compiled = core.compile_model(
         network,
         "CPU",
@@ -181,7 +185,11 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> Sequence[Run]:
     ready = [_OpenvinoRequest(compiled) for _ in range(streams)]
     # OpenVINO's Python module creates tables in its first call; two threads that do this at the same time deadlock (one
     # holds the interpreter lock, the other the table's lock).
-    ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
+    shapes = {
+        port: [side.get_length() if side.is_static else _ANY_SIDE for side in port.partial_shape]
+        for port in compiled.inputs
+    }
+    ready[0]({port.any_name: np.zeros(shape, port.element_type.to_dtype()) for port, shape in shapes.items()})
     return ready
 
 
@@ -191,8 +199,8 @@ class _OpenvinoRequest:
     def __init__(self, compiled):
         self._compiled, self._request = compiled, compiled.create_infer_request()
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
-        outputs = self._request.infer({"images": images, "sizes": sizes}, share_inputs=True, share_outputs=True)
+    def __call__(self, inputs: Inputs) -> Outputs:
+        outputs = self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
         return tuple(outputs[port][0] for port in self._compiled.outputs)
 
 
@@ -215,7 +223,8 @@ class _LitertInterpreters:
         self._network, *self._postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)
         self._is_integer = "sizes" not in self._network.get_input_details()  # a full-integer file
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
+    def __call__(self, inputs: Inputs) -> Outputs:
+        images, sizes = inputs["images"], inputs["sizes"]
         if self._is_integer:
             return self._integer_outputs(self._network(images=np.ascontiguousarray(images)), images.shape[1:3])
         outputs = self._network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))

@@ -24,7 +24,7 @@ from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.initial_weights import InitialWeights, use_no_accelerator
+from efficientdet.quickstart.choices import InitialWeights, use_no_accelerator
 from efficientdet.quickstart.output_folder import image_count, labeled_images, records_of, records_pattern
 from efficientdet.quickstart.programs import run_program
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
@@ -96,7 +96,7 @@ def choose_settings(
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": plan.after,
-        "needed_minutes": _needed_minutes(config, side, budget, others=plan.others),
+        **_step_numbers(side, budget, others=plan.others),
         "budget": asdict(budget),
         "why": [
             f"input size {side} pixels (longer side): {side_reason} (median of the "
@@ -151,22 +151,24 @@ def continue_settings(
         "trainings": trainings,
         "minutes": config.minutes,
         "seconds_after_choice": after,
-        "needed_minutes": 0,
+        "required_steps": 0,
         "why": [f"input size, anchors and hyperparameters of round {number}, from whose model it starts", *reasons],
     }
 
 
-def _needed_minutes(config: QuickstartConfig, side: int, budget: choices.Budget, *, others: float) -> int:
-    """Return and print the minutes that a good AP needs, 0 if no more. others: seconds of the other steps."""
+def _step_numbers(side: int, budget: choices.Budget, *, others: float) -> dict[str, float]:
+    """Return the steps that a good AP needs and the seconds of one; warn if they do not fit.
+
+    others: seconds of the other steps.
+    """
     steps, required = budget.steps(side), budget.required_steps(side)
-    if steps >= required:
-        return 0
-    needed = math.ceil((others + budget.seconds * required / steps) / 60)
-    print(
-        f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
-        f"{side} pixels, which need about --minutes={needed}"
-    )
-    return needed
+    if steps < required:
+        needed = math.ceil((others + budget.seconds * required / steps) / 60)
+        print(
+            f"warning: the training has time for about {steps:.0f} steps of the {required} that a good AP needs at "
+            f"{side} pixels, which need about --minutes={needed}"
+        )
+    return {"required_steps": required, "seconds_per_step": budget.seconds / steps}
 
 
 def _trainings(

@@ -32,6 +32,8 @@ FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "e
 STATE = "quickstart.json"
 HISTORY = "history.json"  # of an earlier version, whose present model is in the output folder itself
 METRICS = "metrics.json"  # written together with the folder `evaluation`
+RESULT = "result.html"
+LOG = "quickstart.log"
 _LOCK = "quickstart.lock"
 _SECONDS_BETWEEN_TRIES = 0.5
 
@@ -138,6 +140,7 @@ def refuse_foreign_output(folder: Path) -> None:
         refuse_unmarked(folder / name)
     if not is_marked(folder / "evaluation"):
         refuse_unmarked(folder / METRICS)
+        refuse_unmarked(folder / RESULT)
     elif not is_output(folder / METRICS, below=folder):  # of a version without a list
         list_outputs(folder, [METRICS])
 

@@ -10,14 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dataset.records.record_files import expand_glob
+from efficientdet.checkpoints.checkpoint import prefixes, writing_order
+from efficientdet.checkpoints.description import read_description
 from efficientdet.exports.formats import export_formats
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
+from efficientdet.quickstart.choices import InitialWeights, weights_of_run
 from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
-from efficientdet.quickstart.initial_weights import InitialWeights, weights_of_run
 from efficientdet.quickstart.output_folder import (
+    LOG,
     METRICS,
+    RESULT,
     STATE,
     State,
     labeled_images,
@@ -31,11 +36,14 @@ from efficientdet.quickstart.output_folder import (
     source_folder,
     steps_done,
 )
-from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.programs import output_to, run_program
 from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
-from program_support.claimed_outputs import claim_folder
+from efficientdet.run_log.journal import DEFAULT_FILE_NAME
+from object_detection.coco.results import TESTDEV_FILE_NAME
+from program_support.claimed_outputs import claim_folder, claimed_outputs
 from program_support.errors import InputError
 
+_ENOUGH = 0.8  # share of the required steps: the number that fits is an estimate
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
 
@@ -46,7 +54,8 @@ def quickstart(config: QuickstartConfig) -> None:
         InputError: the data or a setting cannot be used.
     """
     folder = Path(config.output_dir)
-    with sole_quickstart(folder):
+    with sole_quickstart(folder), output_to(folder / LOG):
+        print(f"what the programs print is in {folder / LOG}")
         fingerprint = source_fingerprint(config)
         number = round_to_run(folder, fingerprint=fingerprint)
         if number == 1:
@@ -74,13 +83,29 @@ def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str) -> N
         weights=weights,
         measured_on="test" if test else "validation" if val else "training",
         image_folder=compared[0].parent,
+        shortfall=_shortfall(config, folder, chosen, state),
     )
-    needed, more = chosen.get("needed_minutes", 0), f"--minutes above {config.minutes:g}"
-    if needed > config.minutes:
-        more = f"about --minutes={needed}, which a good AP needs"
     print(
         f"finished in {(time.monotonic() - start_time) / 60:.1f} minutes; to train longer, run the same command with "
-        f"{more}"
+        f"--minutes above {config.minutes:g}"
+    )
+
+
+def _shortfall(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], state: State) -> str:
+    """Return a line for the user if the training had fewer steps than it needs; empty if it had enough."""
+    required, names = chosen.get("required_steps", 0), ("model_smaller_input", "model")
+    newest = [max(bundles, key=writing_order) for name in names if (bundles := prefixes(folder / name, "ckpt-*"))]
+    try:
+        steps = sum(description.global_step for prefix in newest if (description := read_description(prefix)))
+    except InputError:  # damaged: the programs have reported it
+        return ""
+    if steps >= _ENOUGH * required:
+        return ""
+    missing = chosen["budget"]["start_seconds"] + (required - steps) * chosen["seconds_per_step"]
+    minutes = max(math.ceil((state.seconds("") + missing) / 60), math.floor(config.minutes) + 1)
+    return (
+        f"not usable yet: the detector was trained for {steps} of the {required} steps that a good AP needs; the same "
+        f"command with --minutes={minutes} resumes the training\n"
     )
 
 
@@ -170,12 +195,19 @@ def _train_and_evaluate(
     for line in chosen["why"]:
         print(f"chose {line}")
     *smaller, flags = chosen["trainings"]
+    flags = {"val_file_pattern": records_of(folder, "val"), **flags}
+    if not flags["val_file_pattern"]:
+        flags["training_mode"] = "train300"
+    elif records_of(folder, "test"):  # the thresholds come from other images than the AP
+        flags["training_mode"] = None
     if start:
         flags = {**flags, "pretrained_ckpt": start}
     if smaller:
-        _train(config, chosen, smaller[0], folder, "train_smaller_input", state=state)
+        first = {**smaller[0], "training_mode": "train300"}
+        _train(config, chosen, first, folder, "train_smaller_input", state=state)
         flags = {**flags, "pretrained_ckpt": folder / "model_smaller_input", "backbone_init": None}
-    _train(config, chosen, {"val_file_pattern": records_of(folder, "val"), **flags}, folder, "train", state=state)
+    _train(config, chosen, flags, folder, "train", state=state)
+    stores = bool(flags.get("training_mode")) and measured != records_pattern(folder, "train")  # else train.py did
     state.once(
         "evaluate",
         lambda: run_program(
@@ -183,8 +215,10 @@ def _train_and_evaluate(
             {
                 "ckpt": folder / "model",
                 "val_file_pattern": measured,
+                "testdev_dir": folder / "evaluation",
                 "report": claim_folder(folder / "evaluation"),
                 "output_json": folder / METRICS,
+                "store_thresholds": stores or None,
             },
         ),
     )
@@ -203,7 +237,6 @@ def _train(
             "train",
             {
                 "training_file_pattern": records_pattern(folder, "train"),
-                "training_mode": None if records_of(folder, "val") and step == "train" else "train300",
                 "model_dir": claim_folder(folder / step.replace("train", "model")),
                 "model_name": config.model_name,
                 "warn_of_lr": False,
@@ -237,7 +270,9 @@ def _export(config: QuickstartConfig, folder: Path, images: str, *, state: State
     return compared
 
 
-def print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path) -> None:
+def print_summary(
+    folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path, shortfall: str = ""
+) -> None:
     """Print the AP, the initial weights, the files for the user and the next commands.
 
     Args:
@@ -245,22 +280,60 @@ def print_summary(folder: Path, *, weights: InitialWeights, measured_on: str, im
         weights: initial weights.
         measured_on: split that metrics.json is of.
         image_folder: a folder of images to annotate.
+        shortfall: see `_shortfall`.
     """
     numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images\n{weights.line}")
+    low, high = numbers.get("intervals", {}).get("numbers", {}).get("AP") or (None, None)
+    interval = "" if low is None else f" (95 % interval {low:.2f} to {high:.2f})"
+    print(
+        f"\n{shortfall}AP {numbers['AP']:.3f}{interval}, AP50 {numbers['AP50']:.3f} on the {measured_on} images\n"
+        f"{weights.line}"
+    )
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
-    for path, what in (
-        ("doctor/doctor.html", "data check"),
-        ("model/report.html", "training report"),
-        ("evaluation/report.html", "evaluation report"),
-        ("exported/README.md", "exported files"),
-    ):
-        print(f"  {folder / path}: {what}")
-    artifact = folder / "exported" / "detector.onnx"
+    artifact, commands = folder / "exported" / "detector.onnx", ""
     if artifact.exists():
         model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
-        print(
+        commands = (
             f"annotate images:  python infer.py --model={model} --image_path={images} --output_dir={annotated}\n"
             f"in the browser:   python serve.py --model={model}"
         )
+    _write_page(
+        folder,
+        numbers,
+        measured_on=measured_on,
+        advice=[*filter(None, [shortfall.strip()]), weights.line],
+        commands=commands,
+    )
+    print(commands)
+
+
+def _write_page(
+    folder: Path, numbers: dict[str, Any], *, measured_on: str, advice: Sequence[str], commands: str
+) -> None:
+    """Write the page of the result, unless the detections are missing: an earlier version did not keep them."""
+    from efficientdet.evaluation.evaluation_report import write_result_page  # TensorFlow, which other steps have too
+
+    detections, result = folder / "evaluation" / TESTDEV_FILE_NAME, folder / RESULT
+    if not detections.exists():
+        return
+    measured = records_of(folder, "test") or records_of(folder, "val") or records_pattern(folder, "train")
+    pages = {  # by title
+        "Data check": "doctor/doctor.html",
+        "Training": "model/report.html",
+        "Evaluation": "evaluation/report.html",
+        "Exported files": "exported/README.md",
+    }
+    with claimed_outputs(result):
+        write_result_page(
+            result,
+            expand_glob(measured),
+            detections,
+            measures=numbers,
+            measured_on=measured_on,
+            log=folder / "model" / DEFAULT_FILE_NAME,
+            advice=advice,
+            commands=commands,
+            pages={title: page for title, page in pages.items() if (folder / page).exists()},
+        )
+    print(f"  {result}: images with detections, AP, what to do next, and all other pages")

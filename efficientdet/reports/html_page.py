@@ -5,6 +5,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
@@ -64,7 +65,7 @@ td.bar{min-width:clamp(90px,18vw,240px)}
 td.heat{padding:3px 6px;border:1px solid var(--panel);min-width:1.6em}
 .upright{font-size:.85em}.upright td{white-space:nowrap}.upright th{padding:3px 6px;vertical-align:bottom}
 .upright th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}
-summary{cursor:pointer;color:var(--accent)}details{margin:.8em 0}
+a{color:var(--accent)}summary{cursor:pointer;color:var(--accent)}details{margin:.8em 0}
 img{display:block;max-width:100%;border:1px solid var(--line)}
 details.zoom{margin:0}.zoom summary{list-style:none;cursor:zoom-in}.zoom summary::-webkit-details-marker{display:none}
 .zoom+figcaption{font-weight:400;font-size:.9em;color:var(--soft)}
@@ -204,6 +205,14 @@ def notices(lines: Sequence[tuple[str, str]]) -> str:
 def command(text: str) -> str:
     """Return a preformatted command or program text."""
     return f'<pre tabindex="0">{_escaped(text)}</pre>'
+
+
+def links(addresses: Mapping[str, str]) -> str:
+    """Return links to other pages by title."""
+    shown = "".join(
+        f'<li><a href="{_escaped(quote(to))}">{_escaped(title)}</a></li>' for title, to in addresses.items()
+    )
+    return f"<ul>{shown}</ul>"
 
 
 def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> str:

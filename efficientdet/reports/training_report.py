@@ -39,7 +39,7 @@ class RunSummary:
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # the total and its terms; det_loss is the total without regularization
 _CHARTS = (
-    ("Validation AP", "AP (IoU 0.50:0.95) of the averaged weights", ("validation/AP",)),
+    ("Validation AP", "AP of averaged weights", ("validation/AP",)),
     ("Learning rate", "Learning rate", ("train/learning_rate",)),
     ("Gradient norm", "L2 norm", ("train/gradient_norm",)),
     ("Throughput", "Images per second", ("examples/sec",)),
@@ -57,21 +57,11 @@ def training_page(summary: RunSummary) -> str:
     """Return the page as HTML, without the sections whose part of the summary is empty."""
     numbers, seconds = summary.numbers, summary.seconds
     shown = [f"{name} {numbers[name]:.3f}" for name in ("AP", "AP50", "AP75") if numbers.get(name, -1) >= 0]
-    losses = sorted(filter(_LOSS.fullmatch, summary.curves), key=lambda tag: tag != "train/loss")  # the total first
-    charts = [
-        chart_figure(
-            name,
-            {tag.removeprefix("train/"): summary.curves[tag] for tag in tags if summary.curves.get(tag)},
-            x_label="Training step",
-            y_label=unit,
-        )
-        for name, unit, tags in (("Loss", "Loss", losses), *_CHARTS)
-    ]
     measured = {name: ap for name, ap in summary.per_class.items() if ap >= 0}  # the others have no objects
     per_class = paragraph("AP averaged over IoU thresholds 0.50 to 0.95.") + bars(measured, form=".3f")
     slowest, total = max(seconds, key=seconds.__getitem__, default=""), sum(seconds.values())
     sections = {
-        "Training curves": row(charts),
+        "Training curves": training_charts(summary.curves),
         "COCO metrics": metrics_table({"Value": {name: shown_measure(value) for name, value in numbers.items()}}),
         "AP per class": per_class if measured else "",
         "Time per activity": paragraph(f"Wall-clock time. Largest share: {slowest}, {seconds[slowest] / total:.0%}.")
@@ -82,6 +72,25 @@ def training_page(summary: RunSummary) -> str:
         "Configuration": table((), [(key, str(value)) for key, value in summary.facts.items()]),
     }
     return page(summary.title, sections, figure=" \N{NO-BREAK SPACE} ".join(shown), lead=summary.goal)
+
+
+def training_charts(curves: Mapping[str, Curve]) -> str:
+    """Return charts of the curves of a training, by their tags; the throughput is a mean of twenty points."""
+    losses = sorted(filter(_LOSS.fullmatch, curves), key=lambda tag: tag != "train/loss")  # the total first
+    points = {tag: _smoothed(curve) if tag == "examples/sec" else curve for tag, curve in curves.items() if curve}
+    return row(
+        chart_figure(
+            name,
+            {tag.removeprefix("train/"): points[tag] for tag in tags if tag in points},
+            x_label="Training step",
+            y_label=unit,
+        )
+        for name, unit, tags in (("Loss", "Loss", losses), *_CHARTS)
+    )
+
+
+def _smoothed(curve: Curve) -> Curve:
+    return [(step, float(np.mean([y for _, y in curve[max(0, i - 19) : i + 1]]))) for i, (step, _) in enumerate(curve)]
 
 
 def metrics_table(columns: Mapping[str, Mapping[str, str]]) -> str:

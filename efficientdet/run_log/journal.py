@@ -289,13 +289,21 @@ def _readable(value, unit: str | None) -> str:
     return f"{shown} {unit}" if unit else shown
 
 
-def input_stall(share: float) -> str:
+_ADVICE = {
+    "reading": "use local or faster storage",
+    "decoding": "give each process more CPU cores, or store smaller images",
+    "assembling": "one core forms the batches; start one process per device",
+    "copying": "the link to the devices is full; use smaller images",
+}
+
+
+def input_stall(share: float, bottleneck: str) -> str:
     """Return a warning for a training that waits for its input for a large share of the time, else an empty string."""
     if share < _STALLED:
         return ""
     return (
-        f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
-        "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)"
+        f"waiting for input {share:.0%} of the time: {bottleneck} is the bottleneck; {_ADVICE[bottleneck]} (python "
+        "benchmarks/input.py measures the throughput)"
     )
 
 

@@ -34,7 +34,7 @@ from efficientdet.training.guards import (
     stop_message,
 )
 from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
-from efficientdet.training.settings import settings_at_start
+from efficientdet.training.state import settings_at_start
 from object_detection.structures import Batch, Tensor
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, only_warning
@@ -239,10 +239,16 @@ class Training:
             self._last_loss = self._take_steps(bar)
         finally:
             self._step.store()
-        if not self._stall_was_logged and (warning := input_stall(run.stopwatch.recent_share("input"))):
+        if not self._stall_was_logged and (warning := self._input_stall()):
             self._stall_was_logged = True
             run.journal.print(warning)
         run.journal.event("epoch_finished", epoch=epoch, images_per_second=run.images_per_second)
+
+    def _input_stall(self) -> str:
+        watch, inputs = self._run.stopwatch, self._run.inputs
+        waited = watch.total("input")
+        bottleneck = inputs.bottleneck(waited=waited, in_steps=waited + watch.total("compute"))
+        return input_stall(watch.recent_share("input"), bottleneck)
 
     def _take_steps(self, bar: Progress) -> float:
         """Take the steps up to the next multiple of steps_per_epoch, and return their mean loss.
@@ -284,7 +290,7 @@ class Training:
                 composes=self._composed,
             )
         try:
-            with run.stopwatch.measuring("input"):
+            with run.stopwatch.measuring("input"), run.inputs.cpu.measuring("input"):
                 return next(self._batches)
         except InputError:
             if run.world.size == 1 and not run.config.benchmark:  # other ranks are not informed

@@ -41,6 +41,7 @@ SAVED_MODEL = "emackpt-final"  # folder
 _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
 _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
+_BUSY = 0.5  # share of the time from which a stage of the input is its bottleneck
 _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
 
 
@@ -64,6 +65,7 @@ class TrainingInputs:
         require_agreement(config, world, rank_fields=OWN_SETTINGS, index=self.index)
         self._factors = _repeat_factors(config, self.index, log=log)
         self._calibration: dict[bool, RecordBatches] = {}
+        self.stages, self.cpu = Stopwatch(), Stopwatch(time.process_time)
 
     @cached_property
     def validation_index(self) -> RecordIndex:
@@ -109,8 +111,26 @@ class TrainingInputs:
             first_position=first_position,
             rank=world.rank,
             world_size=world.size,
+            measuring=self.stages.measuring,
         )
-        return device_prefetch(iter(batches), devices=world.devices, processes=world.size)
+        return device_prefetch(
+            iter(batches), devices=world.devices, processes=world.size, measuring=self.stages.measuring
+        )
+
+    def bottleneck(self, *, waited: float, in_steps: float) -> str:
+        """Return the slowest stage of the input: reading, copying (to the devices), decoding or assembling.
+
+        Reading waits for the storage in one thread, and so does copying for the devices. Decoding occupies the cores
+        while the training waits.
+
+        Args:
+            waited: seconds in which the training waited for input; `cpu` has its "input" of all threads.
+            in_steps: seconds of the steps, waiting included.
+        """
+        for stage in ("reading", "copying"):
+            if self.stages.total(stage) > _BUSY * in_steps:
+                return stage
+        return "decoding" if self.cpu.total("input") > _BUSY * waited * available_cores() else "assembling"
 
     def calibration_batches(self, batch_size: int, *, composes: bool) -> RecordBatches:
         """Return the batches of the stream from its beginning, on all ranks the same, always of the first size."""
@@ -119,7 +139,7 @@ class TrainingInputs:
             self._calibration[composes] = self._dataset(inputs)
         return self._calibration[composes]
 
-    def _dataset(self, inputs: InputConfig, **place: int) -> RecordBatches:
+    def _dataset(self, inputs: InputConfig, **place: Any) -> RecordBatches:
         return training_dataset(self.index, inputs, factors=self._factors, **place)
 
 

@@ -6,6 +6,10 @@ number: of the given labels, and of labels in which an error was made at random.
 both allow; the ratio of the distributions, times this share, is the probability of an error, as in learning from
 positive and unlabeled examples (Elkan and Noto 2008, https://doi.org/10.1145/1401890.1401920). The detections in an
 image do not depend on its labels, so that errors are made without a training.
+
+The number of errors is counted where the evidence is sure: as many as have it, divided by the share of made errors that
+have it. Detections show a missing label and another class in this way; they cannot tell a superfluous label from an
+object that they miss, nor a badly placed one from a bad box of their own, of which only the largest number follows.
 """
 
 from collections.abc import Iterator
@@ -22,6 +26,10 @@ _DRAWS = 4  # errors made for each label
 _SHIFT, _SCALE = 0.5, 0.5  # largest shift of a badly placed label, in sides, and change of a side, as logarithm
 _MISPLACED = (0.2, 0.7)  # IoU of a badly placed label with the right one
 _FEWEST = 5  # given labels or detections with the strongest evidence, from which the number of errors is estimated
+_SHOWN = (MISSING, WRONG_CLASS)  # kinds that sure detections show
+_SURE = 0.5  # evidence of these kinds: a calibrated score, and a difference of two
+_QUANTILES = (0.5, 0.75, 0.875)  # of the evidence of made errors, from which errors are counted
+_LEAST_SHARE = 0.1  # of the made errors
 _OF_LABELS = tuple(kind for kind in KINDS if kind != MISSING)
 
 
@@ -71,8 +79,20 @@ class Suspect(NamedTuple):
     class_index: int  # class of the proposed label; -1: the label is to be removed
 
 
-def find_suspects(comparison: Comparison, boxes: np.ndarray, *, seed: int = 0) -> list[Suspect]:
+class ErrorCount(NamedTuple):
+    """Number of errors, 0 where nothing is shown, and its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def find_suspects(
+    comparison: Comparison, boxes: np.ndarray, *, seed: int = 0
+) -> tuple[list[Suspect], dict[str, ErrorCount]]:
     """Return at most one suspect for each label, and the detections without labels, by falling expected harm.
+
+    Also returns the number of errors of each kind that there can be.
 
     Args:
         comparison: detections and labels. Crowds and labels marked difficult are no suspects.
@@ -84,19 +104,50 @@ def find_suspects(comparison: Comparison, boxes: np.ndarray, *, seed: int = 0) -
     made = _evidence_of_errors(images, np.random.default_rng(seed))
     given = {kind: [one.values[kind] for one in evidence] for kind in KINDS}
     joined = {kind: np.concatenate(values) for kind, values in given.items()}
-    chances = error_probabilities(joined, made, labels=sum(len(image.labels) for image in images))
+    labels = sum(len(image.labels) for image in images)
+    chances = error_probabilities(joined, made, labels=labels)
+    counts = {
+        kind: count_errors(values, made[kind], labels=labels, shown=kind in _SHOWN)
+        for kind, values in joined.items()
+        if len(made[kind])
+    }
     ends = {kind: np.cumsum([len(part) for part in values])[:-1] for kind, values in given.items()}
     of_images = {kind: np.split(chances[kind], ends[kind]) for kind in KINDS}
     suspects: list[tuple[Suspect, float]] = []
     for number, (image, of_image) in enumerate(zip(images, evidence, strict=True)):
         suspects += _suspects(number, image, of_image, {kind: parts[number] for kind, parts in of_images.items()})
     suspects.sort(key=lambda one: (-one[0].harm, -one[1]))
-    return [suspect for suspect, _ in suspects]
+    return [suspect for suspect, _ in suspects], counts
 
 
-def expected_errors(suspects: list[Suspect]) -> int:
-    """Return the number of errors that the probabilities sum to, rounded up."""
-    return int(np.ceil(sum(suspect.probability for suspect in suspects) - 1e-9))
+def count_errors(given: np.ndarray, made: np.ndarray, *, labels: int, shown: bool) -> ErrorCount:
+    """Return the number of errors of a kind from the evidence [n] of the labels and [m] of errors that were made.
+
+    Those with at least a certain evidence are errors of the labels or of the detector, so that each threshold limits
+    the number. Limits are those of a Poisson variable, by the square root's variance.
+
+    shown: evidence of at least `_SURE` is no error of the detector; else the estimate is 0.
+    """
+    thresholds = np.unique([*np.quantile(made, _QUANTILES), *([_SURE] if shown else ())])
+    share = (made[:, None] >= thresholds).mean(axis=0)
+    thresholds, share = thresholds[share >= _LEAST_SHARE], share[share >= _LEAST_SHARE]
+    tails = (given[:, None] >= thresholds).sum(axis=0)
+    highs = (np.sqrt(tails + 1) + 1) ** 2 / share
+    high = float(highs.min(initial=labels))
+    sure = np.flatnonzero((thresholds >= _SURE) & shown)
+    if not len(sure):
+        return ErrorCount(0.0, 0.0, high)
+    best = sure[((tails + 1) / share)[sure].argmin()]  # few are too often too few: one more is counted
+    low = min(float(max(np.sqrt(tails[best]) - 1, 0) ** 2 / share[best]), high)
+    return ErrorCount(min(float(tails[best] / share[best]), high) if low >= 0.5 else 0.0, low, high)
+
+
+def shown_errors(counts: dict[str, ErrorCount]) -> ErrorCount:
+    """Return the number of missing labels and of those with a wrong class together."""
+    estimates, low, high = np.array([counts[kind] for kind in _SHOWN if kind in counts]).reshape(-1, 3).T
+    total = estimates.sum()
+    spread = [np.sqrt(((limit - estimates) ** 2).sum()) for limit in (low, high)]
+    return ErrorCount(float(total), float(max(total - spread[0], 0)), float(total + spread[1]))
 
 
 def _suspects(

@@ -1,6 +1,7 @@
 """The page of suspect labels, on which each can be looked at, a list of them, and all labels as proposed."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
-from efficientdet.plugins.labeling.suspect_labels import KINDS, Suspect, expected_errors, find_suspects
+from efficientdet.plugins.labeling.suspect_labels import KINDS, ErrorCount, Suspect, find_suspects, shown_errors
 from efficientdet.reports.drawing import draw_detections, resized
 from efficientdet.reports.html_page import image_row, legend, page, paragraph, table
 from object_detection.coco.evaluation import CocoEvaluator
@@ -41,7 +42,7 @@ def write_suspects(
 ) -> str:
     """Write suspects.html, suspects.json and proposed.json; return a line about them.
 
-    As many are listed as there are errors by the sum of the probabilities, and at least 20.
+    As many are listed as labels can be missing or of a wrong class, and at least 20.
 
     Args:
         folder: output folder.
@@ -51,9 +52,8 @@ def write_suspects(
         index: records of the images.
         number_of: number of the record of each image id.
     """
-    suspects = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
-    expected = expected_errors(suspects)
-    listed = suspects[: max(expected, _FEWEST_LISTED)]
+    suspects, counts = find_suspects(comparison, boxes_xywh(rows.boxes)[comparison.detected])
+    listed = suspects[: max(round(shown_errors(counts).high), _FEWEST_LISTED)]
     categories = [{"id": number, "name": name} for number, name in evaluator.ground_truth.categories.items()]
     class_names = ClassNames.from_categories(categories)
     entries = {image["id"]: image for image in ground_truth_of_records(index, class_names)["images"]}
@@ -67,13 +67,21 @@ def write_suspects(
     files = {
         "suspects.json": json.dumps([_listed(comparison, one, images[one.image]) for one in listed], indent=1) + "\n",
         "proposed.json": json.dumps(proposed) + "\n",
-        "suspects.html": _page(comparison, listed, image_row(crops, thumbnails=True), expected=expected),
+        "suspects.html": _page(comparison, listed, image_row(crops, thumbnails=True), counts=counts),
     }
     for name, text in files.items():
         with report_write_errors(path := Path(folder, name)):
             write_text(path, text)
-    labels = len(comparison.object_boxes)
-    return f"about {expected} errors in {labels} labels; suspect labels: {Path(folder, 'suspects.html')}"
+    return f"{_figure(comparison, counts)}; suspect labels: {Path(folder, 'suspects.html')}"
+
+
+def _figure(comparison: Comparison, counts: dict[str, ErrorCount]) -> str:
+    """Return in words how many errors there are."""
+    estimate, low, high = map(round, shown_errors(counts))
+    labels = f"{len(comparison.object_boxes):,} labels of {len(comparison.image_ids):,} images"
+    if not estimate:
+        return f"{labels}: no missing label and no wrong class is shown, at most {high:,}"
+    return f"{labels}: about {estimate:,} are missing or of a wrong class, {low:,} to {high:,}"
 
 
 def _listed(comparison: Comparison, suspect: Suspect, image: dict[str, Any]) -> dict[str, Any]:
@@ -121,23 +129,22 @@ def _proposed_labels(
         }
 
 
-def _page(comparison: Comparison, suspects: list[Suspect], crops: str, *, expected: int) -> str:
+def _page(comparison: Comparison, suspects: list[Suspect], crops: str, *, counts: dict[str, ErrorCount]) -> str:
     """Return the page as HTML."""
+    listed = Counter(suspect.kind for suspect in suspects)
     rows = [
-        (kind.replace("_", " "), len(of_kind), f"{sum(suspect.probability for suspect in of_kind):.1f}")
+        (kind.replace("_", " "), listed[kind], f"{counts[kind].estimate:,.0f}", f"{counts[kind].high:,.0f}")
         for kind in KINDS
-        if (of_kind := [suspect for suspect in suspects if suspect.kind == kind])
+        if kind in counts
     ]
     total = len(suspects)
     first = paragraph(f"The first {_MOST_SHOWN} of {total:,}.") if total > _MOST_SHOWN else ""
     sections = {
-        "Kinds": table(("Kind", "Listed", "Expected errors among them"), rows),
+        "Kinds": table(("Kind", "Listed", "Errors shown", "Errors at most"), rows),
         "Suspects": legend({name: f"rgb{color}" for name, color in _COLORS.items()}) + first + crops,
         "Files to correct them in": paragraph(_FILES),
     }
-    labels, images = len(comparison.object_boxes), len(comparison.image_ids)
-    figure = f"About {expected:,} errors in {labels:,} labels of {images:,} images"
-    return page("Suspect labels", sections, figure=figure, lead=_LEAD)
+    return page("Suspect labels", sections, figure=_figure(comparison, counts), lead=_LEAD)
 
 
 def _crops(

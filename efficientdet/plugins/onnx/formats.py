@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dataset.files.xml_and_yaml import parse_xml
 from dataset.records.record_fields import message_fields
 from efficientdet.devices.runtime_environment import kept_signal_stack
-from efficientdet.exports.exported_file import NAMES, ArtifactMetadata, ExportedFile, file_content
+from efficientdet.exports.exported_file import IMAGE, NAMES, ArtifactMetadata, ExportedFile, file_content
 from efficientdet.inference.calibration import CalibrationImages
 from efficientdet.inference.detect import Detect, Detector
 from efficientdet.inference.runtimes import ModelContent, Network
@@ -34,11 +34,17 @@ class Onnx(ExportedFile):
 
     def default_runtime(self, path: str) -> str:
         """Return OpenVINO for 8 bits, if it is installed: ONNX Runtime would compute most of it in float32."""
-        if importlib.util.find_spec("openvino") and os.path.isfile(path):
-            with open(path, "rb") as file:
-                if b"DequantizeLinear" in file.read():
-                    return "openvino"
-        return self.runtimes[0]
+        return "openvino" if importlib.util.find_spec("openvino") and _has_8_bits(path) else self.runtimes[0]
+
+    def runtime_of(self, path: str, runtime: str, *, asked_by: str) -> str:
+        """See `ExportFormat`; print where 8 bits are slower than float32."""
+        chosen = super().runtime_of(path, runtime, asked_by=asked_by)
+        if chosen == "onnxruntime" and _has_8_bits(path):
+            print(
+                f"note: {path}: in ONNX Runtime, 8 bits take about twice the time of float32; use detector.onnx, or "
+                "OpenVINO: pip install openvino"
+            )
+        return chosen
 
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
         """See `ExportedFile`."""
@@ -47,9 +53,9 @@ class Onnx(ExportedFile):
 
     def model(self, restored: "Restored", calibration: CalibrationImages | None) -> "onnx.ModelProto":
         """Return the model that is written."""
-        from efficientdet.plugins.onnx.model import onnx_model
+        from efficientdet.plugins.onnx.model import image_model
 
-        return onnx_model(restored.detector, detects=True)
+        return image_model(restored.detector, restored.resize)
 
     def write(self, restored: "Restored", path: Path, calibration: CalibrationImages | None = None) -> None:
         """See `ExportFormat`."""
@@ -73,7 +79,8 @@ class OnnxInt8(Onnx):
         assert calibration is not None
         model = super().model(restored, calibration)
         # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
-        return quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model))
+        inputs = ({IMAGE: pixels} for pixels in calibration.read())
+        return quantized(model, inputs, narrow=True, exact=last_convolutions(model))
 
 
 class OnnxRaw(Onnx):
@@ -100,6 +107,7 @@ class OpenVino(Onnx):
 
     name, file, needs, other_names = "openvino", "detector.xml", "openvino", ()
     suffix, title, runtimes = ".xml", "OpenVINO", ("openvino",)
+    score_tolerance = 1e-2  # it divides by a reciprocal, so that one of 50 resized pixels may be rounded differently
 
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
         """See `ExportedFile`."""
@@ -136,9 +144,14 @@ class OpenVino(Onnx):
         return [path, path.with_suffix(".bin")]
 
 
+def _has_8_bits(path: str) -> bool:
+    return os.path.isfile(path) and b"DequantizeLinear" in Path(path).read_bytes()
+
+
 def _props(restored: "Restored", model: "onnx.ModelProto") -> dict[str, str]:
     """Return the metadata of a file of a model in any format."""
-    return ArtifactMetadata.of(restored, tuple(output.name for output in model.graph.output)).to_props()
+    outputs = tuple(output.name for output in model.graph.output)
+    return ArtifactMetadata.of(restored, outputs, takes_image=model.graph.input[0].name == IMAGE).to_props()
 
 
 def _stored_props(model: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ convolutions. `object_detection.suppression.host_suppression` post-processes the
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -17,7 +17,10 @@ import onnx
 from keras import ops
 from onnx import TensorProto, helper
 
+from dataset.input.host_resize import ResizeSettings
+from efficientdet.exports.exported_file import IMAGE
 from efficientdet.plugins.onnx.graph import OnnxGraph
+from efficientdet.plugins.onnx.resizing import add_resize
 from efficientdet.plugins.onnx.translations import add_network
 from model.detection_model import DetectionModel
 from object_detection.onnx_nodes import Output, clipped
@@ -34,7 +37,6 @@ def onnx_model(
     *,
     for_onnxruntime: bool = False,
     detects: bool = False,
-    add_resize: Callable[[OnnxGraph], str] | None = None,
 ) -> onnx.ModelProto:
     """Return a model with the inputs `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32, for any B.
 
@@ -51,24 +53,33 @@ def onnx_model(
     `class_logits` is then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and
     a Reshape would copy them.
 
-    add_resize: defines `images` and `sizes` of one image in the graph from `image` [h, w, 4] uint8, RGBA as in a canvas
-    of a web page, and returns the scales [2], pixels of the image per pixel of the input. The input is then `image`,
-    and the outputs are `DETECTIONS` with boxes in its pixels and clipped to it. Masks are left out.
-
     Raises:
         InputError: for a layer without a translation (see `OnnxGraph`).
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
-    if add_resize is None:
-        usual = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
-        return _assembled(graph, detector, _added_outputs(graph, detector, detects=detects), inputs=usual)
-    scales = add_resize(graph)
-    detections = _added_outputs(graph, detector, detects=True)
-    boxes = clipped(graph, detections["boxes"].tensor, INPUTS[1])
-    boxes = graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
-    outputs = {**{name: detections[name] for name in DETECTIONS}, "boxes": detections["boxes"]._replace(tensor=boxes)}
-    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 4])
-    return _assembled(graph, detector, outputs, inputs=[image])
+    inputs = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
+    return _assembled(graph, detector, _added_outputs(graph, detector, detects=detects), inputs=inputs)
+
+
+def image_model(detector: DetectionModel, resize: ResizeSettings, *, masks: bool = True) -> onnx.ModelProto:
+    """Return a model that detects in one image of any size, `image` [h, w, 3 or 4] uint8; alpha is ignored.
+
+    The outputs are `DETECTIONS` with B = 1, boxes in pixels of the image and clipped to it, and with `masks` the masks
+    of a detector that has them.
+
+    Raises:
+        InputError: for a layer without a translation (see `OnnxGraph`).
+    """
+    graph = OnnxGraph()
+    scales = add_resize(graph, rule=resize, image=IMAGE, images=INPUTS[0], sizes=INPUTS[1])
+    outputs = _added_outputs(graph, detector, detects=True)
+    boxes = clipped(graph, outputs["boxes"].tensor, INPUTS[1])
+    outputs["boxes"] = outputs["boxes"]._replace(
+        tensor=graph.add("Mul", [boxes, graph.add("Concat", [scales, scales], axis=0)])
+    )
+    image = helper.make_tensor_value_info(IMAGE, TensorProto.UINT8, ["h", "w", "c"])
+    kept = {name: output for name, output in outputs.items() if masks or name in DETECTIONS}
+    return _assembled(graph, detector, kept, inputs=[image])
 
 
 def _added_outputs(graph: OnnxGraph, detector: DetectionModel, *, detects: bool) -> dict[str, Output]:

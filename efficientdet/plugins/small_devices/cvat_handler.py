@@ -53,8 +53,8 @@ def create():
 
 
 def _pixels(image):
-    """Return an image as CVAT shows it, [h, w, 4] uint8."""
-    return np.asarray(ImageOps.exif_transpose(image).convert("RGB").convert("RGBA"))
+    """Return an image as CVAT shows it, [h, w, 3] uint8."""
+    return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
 
 
 def _shapes(model, pixels, threshold):

@@ -16,12 +16,12 @@ from efficientdet.exports.exported_file import (
     postprocessing_file,
 )
 from efficientdet.inference.calibration import CalibrationImages
-from efficientdet.inference.runtimes import ModelContent
+from efficientdet.inference.detect import Detect, Detector
+from efficientdet.inference.runtimes import ModelContent, Network
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
-    from efficientdet.inference.detect import Detect
     from model.detection_model import DetectionModel
 
 _MARK = b"TFL3"  # the file's bytes 4 to 8
@@ -112,11 +112,12 @@ class Web(ExportFormat):
 
         write_web_page(restored, path)
 
-    def open_for(self, restored: "Restored", path: Path) -> "Detect":
+    def open_for(self, restored: "Restored", path: Path) -> Detect:
         """Return the detection of the folder's model, run by ONNX Runtime."""
-        from efficientdet.plugins.small_devices.image_model import image_model_detector
+        from efficientdet.plugins.small_devices.image_model import MODEL
 
-        return image_model_detector(path, restored.description)
+        network = Network((path / MODEL).read_bytes(), runtime="onnxruntime")
+        return Detector.of_images(network, path=str(path), description=restored.description).detect
 
 
 class Cvat(Web):
