@@ -47,6 +47,11 @@ OTHERS_FLAGS = {
     "keep_images_of_refused_boxes",  # removed, see differences.md
     "accelerator-type",
     "auto-orient",
+    "connections",  # connections, max_images: of dataset/get_open_images.sh
+    "epochs",  # of other programs
+    "max_images",
+    "pause",  # pause, threads: of benchmarks/input.py, an earlier version
+    "threads",
     "batch-size",  # batch-size, data-path, test-only, weights-backbone: torchvision's
     "data-path",
     "directory",  # of http.server
