@@ -24,7 +24,8 @@ from efficientdet.optimization.optimizer import build_optimizer
 from efficientdet.training.batch_norm_calibration import Calibration
 from model.detection_model import named_variables
 
-RATES = (0.01, 0.02)
+# After a step of 0.01 Mask R-CNN is so near to a kink of a loss that rounding decides its gradient
+RATES = (0.012, 0.02)
 PLATFORMS = ("cuda", "tpu")
 jit = jax.jit
 
