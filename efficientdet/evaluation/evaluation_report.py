@@ -48,6 +48,9 @@ COLOR_NAMES = {"right": "Correct", "missed": "Missed (false negative)", "wrong":
 _LONGER_SIDE = 560  # pixels of one image
 _GAP = 8
 _SHOWN, _WORST_SHOWN, _WEAKEST_SHOWN = 12, 4, 2  # images, images with the most errors, and classes of a result
+_USABLE_F1 = 0.5
+_USABLE = "it is usable as it is where this is enough"
+_NOT_YET = "train longer, or label more images, before it is used"
 
 
 def write_evaluation_report(
@@ -387,7 +390,7 @@ def _next_steps(analysis: ErrorAnalysis, measures: Mapping[str, Any]) -> Iterato
     best = analysis.threshold
     yield (
         f"At a score of {best.score:.2f} the detector finds {best.recall:.0%} of the objects, and {best.precision:.0%} "
-        "of its detections are correct: it is usable as it is where this is enough."
+        f"of its detections are correct: {_USABLE if best.f1 >= _USABLE_F1 else _NOT_YET}."
         if best.f1
         else "No detection is correct: train longer, and check the labels."
     )

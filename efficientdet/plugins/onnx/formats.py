@@ -107,7 +107,7 @@ class OpenVino(Onnx):
 
     name, file, needs, other_names = "openvino", "detector.xml", "openvino", ()
     suffix, title, runtimes = ".xml", "OpenVINO", ("openvino",)
-    score_tolerance = 1e-2  # it divides by a reciprocal, so that one of 50 resized pixels may be rounded differently
+    score_tolerance = 1e-2  # one of 50 resized pixels is rounded differently, probably as it divides by a reciprocal
 
     def read(self, path: Path) -> tuple[ModelContent, Mapping[str, str]]:
         """See `ExportedFile`."""
