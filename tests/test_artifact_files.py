@@ -41,7 +41,7 @@ def test_the_file_detects_as_it_is(changed):
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        (VERSION, {"text": "2"}, "has version 2 of the metadata; expected 1"),
+        (VERSION, {"text": "3"}, "has version 3 of the metadata; expected at most 2"),
         (INPUT, {"text": ""}, r"no efficientdet.input\); use export.py"),
         (INPUT, {"kind": "zoom"}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
         (INPUT, {"text": '{"kind": "fit", "size": [9]}'}, "expected all above zero"),

@@ -198,7 +198,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 import efficientdet.exports.exported_file, efficientdet.run_log.journal
-from efficientdet.benchmark import measurements
+from efficientdet.operations import benchmark_model as measurements
 from efficientdet.inference.checkpoint_model import build_predict
 from miniature import miniature_detector
 detector = miniature_detector()

@@ -217,7 +217,9 @@ def test_masks_are_in_json_and_table(data_folder):
     assert table[header].split() == ["class", "AP", "of", "masks", "objects"]
     shown = ["-" if ap < 0 else f"{ap:.4f}" for ap in measures.mask_class_ap.values()]
     assert [line.split()[-2] for line in table[header + 1 :][: len(shown)]] == shown
-    assert table[table.index("masks") + 1] == f"AP       {measures.mask_numbers['AP']:7.4f}"
+    assert (
+        table[table.index("masks") + 1] == f"AP       {measures.mask_numbers['AP']:7.4f}  precision, IoU 0.50 to 0.95"
+    )
 
 
 def test_masks_that_the_ground_truth_fetches_late():

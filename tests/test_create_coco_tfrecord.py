@@ -54,7 +54,7 @@ MISTAKES = rows("""
 --image_dir=. | --object_annotations_file
 --image_dir=. --object_annotations_file=b.json | b.json: cannot be read
 --image_dir=. --caption_annotations_file=a.json | captions alone
---image_dir=. --object_annotations_file=data.yaml | data.yaml: is a YOLO data.yaml, expected a COCO json
+--image_dir=. --object_annotations_file=data.yaml | data.yaml: is not json
 --image_dir=. stray | unexpected argument 'stray'
 """)
 

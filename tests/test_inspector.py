@@ -151,5 +151,5 @@ def test_noise_below_the_threshold_of_its_class_is_not_compared():
     others = found([BEST, ([5, 5, 8, 8.25], 0.29, 2), ([60, 60, 70, 70], 0.2, 1)])
     thresholds = ScoreThresholds(overall=0.4, by_category={2: 0.3}, source="")
     agreement = compare_detections(ours, others, pixels=0.5, thresholds=thresholds)
-    assert agreement == pytest.approx(Agreement(2, 1.0, 0.02, 0.25))
+    assert agreement == pytest.approx(Agreement(2, 1.0, 0.02))
     assert compare_detections(found([]), ours, pixels=0.5, thresholds=thresholds)[:2] == (0, 0.0)

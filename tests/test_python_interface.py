@@ -20,7 +20,7 @@ import tensorflow as tf
 import yaml
 from absl import flags
 from hub_server import forget_library
-from miniature import HPARAMS, build_miniature, miniature_detector
+from miniature import HPARAMS, build_miniature
 from miniature_programs import path_to_miniature
 from PIL import Image
 
@@ -33,7 +33,6 @@ from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import state as training_state
 from efficientdet.weights.downloads import publish
-from model.multiply_adds import multiply_adds
 from object_detection.coco.run_length_masks import decoded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,19 +118,6 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     assert provenance["exported"]["files"] == {"detector.onnx": digest}
     assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
     assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
-
-
-def test_the_cost_of_a_checkpoint_has_its_multiply_adds(worked, tmp_path, monkeypatch):
-    folder = worked[0]
-    monkeypatch.setattr(restore, "build_detector", build_miniature)
-    models = [folder / "model", folder / "exported" / "detector.onnx"]
-    found = efficientdet.compare(models, folder / "records", output_dir=tmp_path, bootstrap=20)
-    checkpoint, exported = (one["cost"] for one in json.loads(found.json.read_text())["models"])
-    classes = len(worked[1]["convert"].class_names)
-    network = miniature_detector(classes).network
-    assert checkpoint["multiply-adds per image"] == multiply_adds(network)
-    assert exported.keys() == {"milliseconds per image", "bytes"}
-    assert f"{multiply_adds(network) / 1e9:.3g} G" in found.page.read_text()
 
 
 def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):

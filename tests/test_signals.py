@@ -94,7 +94,7 @@ def test_the_one_who_listened_before_hears_again():
 
 def stopping_training(*, unsaved, then=BUSY, ranks=1):
     return (
-        "from efficientdet.training import guards\nfrom efficientdet.devices.distributed import World\n"
+        "from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
         f"with interruption.StopRequest(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}, "
         "patience=0.3, report_after=0.3) as stop_request:\n"
         f"    {then}"
@@ -156,7 +156,7 @@ class _Ranks:
 
 
 def test_all_ranks_leave_together():
-    from efficientdet.training.guards import Interrupted, StopRequest
+    from efficientdet.training.interruption import Interrupted, StopRequest
 
     with StopRequest(_Ranks(other=False), saved_step=int, unsaved_steps=int) as stop_request:
         assert list(stop_request.interruptible("abc")) == ["a", "b", "c"]

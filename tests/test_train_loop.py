@@ -37,7 +37,7 @@ from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
 from efficientdet.training import state as training_state
-from efficientdet.training.guards import StopRequest
+from efficientdet.training.interruption import StopRequest
 from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.run import Run
 from efficientdet.training.state import initial_state

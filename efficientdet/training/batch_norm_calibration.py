@@ -16,7 +16,7 @@ import numpy as np
 
 from efficientdet.devices.device import compiled
 from efficientdet.options.train import TrainingConfig
-from efficientdet.training.guards import StopRequest
+from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
 from model.batch_norm import BatchNormalization
 from model.detection_model import SEED_STATE, DetectionModel

@@ -25,14 +25,12 @@ from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
 from efficientdet.training.guards import (
-    Interrupted,
     StepFacts,
     StepGuard,
-    StopRequest,
     one_line_errors,
     sole_training,
-    stop_message,
 )
+from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
 from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
 from efficientdet.training.state import settings_at_start
 from object_detection.structures import Batch, Tensor

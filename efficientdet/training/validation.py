@@ -25,7 +25,8 @@ from efficientdet.inference.runtimes import Predictor
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.training_report import RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
-from efficientdet.training.guards import StopRequest, check_collapse
+from efficientdet.training.guards import check_collapse
+from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
 from efficientdet.weights.downloads import local_path
 from model.multiply_adds import training_multiply_adds
