@@ -1,4 +1,4 @@
-"""What processes and machines compare: versions that determine results, and values as text equal in each of them."""
+"""Values that processes and machines compare: versions that determine results, and JSON that is equal in all."""
 
 import contextlib
 import dataclasses

@@ -73,7 +73,10 @@ def test_voc_layout(devkit):
         (["--image_dir=.", "--data_dir=."], "either --data_dir"),
         (["--image_dir=.", "--annotations_dir=nowhere"], "nowhere: no such folder"),
         (["--image_dir=."], ".: holds no XML file"),
-        (["--image_dir=cvat"], "annotations.xml: is not a VOC annotation"),
+        (
+            ["--image_dir=cvat"],
+            "annotations.xml: is not a VOC annotation: found <annotations> at the top, expected <annotation>",
+        ),
         (["--data_dir=.", "--set=all"], "set"),
         (["--data_dir=.", "--year=VOC2012", "--set=test"], "test.txt: cannot be read"),
     ],

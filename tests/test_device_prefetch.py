@@ -123,7 +123,7 @@ def test_under_tensorflow_batches_pass_as_they_are():
     ],
 )
 def test_the_slowest_stage_is_named(monkeypatch, reading, copying, cpu, expected):
-    """Of 10 s in steps 4 were spent waiting, in which 4 cores have 16 s."""
+    """Steps took 10 s, of which 4 were spent waiting; 4 cores have 16 s in these."""
     monkeypatch.setattr(run, "available_cores", lambda: 4)
     now = [0.0]
     inputs = object.__new__(run.TrainingInputs)

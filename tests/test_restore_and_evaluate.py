@@ -446,7 +446,7 @@ def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, dra
     assert set(stored["score_calibration"]) == frequent
     assert all(ScoreMap(*values)(0.9) > 0.95 for values in stored["score_calibration"].values())
     assert measures.score_calibration.table() in printed
-    assert "held out" in (tmp_path / "report.html").read_text()
+    assert "Calibrated scores, held out" in (tmp_path / "report.html").read_text()
     store_thresholds(prefix, {"overall": 0.25, "classes": {}})  # of an evaluation without --calibrate_scores
     assert read_bundle(prefix)[1].score_thresholds == {**stored, "overall": 0.25, "classes": {}}
 

@@ -68,7 +68,7 @@ def test_probabilities_of_a_known_mixture():
 
 @pytest.mark.parametrize("errors", [0, 3, 20, 100])
 def test_the_interval_has_the_number_of_errors(errors):
-    """Of 2,000 labels and errors whose evidence is 0.6 to 1, beside clutter of a weak detector below 0.5."""
+    """The evidence of errors in 2,000 labels is 0.2 to 1; a weak detector adds clutter below 0.5."""
     hits = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -89,7 +89,7 @@ def test_boxes_tell_where_labels_have_no_size(photos, tmp_path):
 
 
 def test_sizes_of_stored_pixels_keep_them(photos, tmp_path):
-    """Of a labelme file; the other file has the size of the upright image."""
+    """One labelme file has the size of the stored pixels, the other that of the upright image."""
     for number, (height, width), points in ((3, (120, 72), [BOX[:2], BOX[2:]]), (6, STORED_SIZE, [(16, 8), (56, 32)])):
         label = {"label": "nut", "shape_type": "rectangle", "points": points}
         content = {"shapes": [label], "imagePath": f"{number}.jpg", "imageHeight": height, "imageWidth": width}

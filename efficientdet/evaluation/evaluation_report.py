@@ -33,7 +33,7 @@ from efficientdet.reports.training_report import metrics_table, training_charts
 from efficientdet.run_log.journal import read_curves
 from object_detection.coco.error_analysis import ERROR_TYPES, SHOWN_IOU, ErrorAnalysis, ImageErrors
 from object_detection.coco.matching import RECALL_THRESHOLDS, Comparison
-from object_detection.coco.measures import CocoMeasures, shown_measure
+from object_detection.coco.measures import CocoMeasures, interval_note, shown_measure
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import Reliability
 from program_support.atomic_files import report_write_errors, write_text
@@ -362,8 +362,7 @@ def write_result_page(
     chosen = np.append(worst, others[:: -(-len(others) // (_SHOWN - len(worst))) or 1])
     number_of = {image_id: number for number, image_id in enumerate(rows.evaluated_ids.tolist())}
     plots = error_plots([("", analysis, rows)], index, number_of=number_of, chosen=chosen, with_labels=True)
-    ends = measures["intervals"].get("numbers", {}).get("AP") if measures.get("intervals") else None
-    interval = f" (95 % interval {ends[0]:.2f} to {ends[1]:.2f})" if ends else ""
+    interval = interval_note(measures, "AP")
     lead = (
         f"Measured on {measures['images']:,} {measured_on} images with "
         f"{sum(measures['class_objects'].values()):,} objects. {_INTERVALS if interval else ''}"

@@ -84,17 +84,13 @@ class ExportFormat:
         Raises:
             InputError: the runtime cannot run the file or is not installed.
         """
-        runtime = self.default_runtime(path) if runtime == "keras" else runtime
+        runtime = self.runtimes[0] if runtime == "keras" else runtime
         if runtime not in self.runtimes:
             raise InputError(
                 f"{asked_by}: {path} is a file of {self.title}; {runtime} cannot run it, {self.runtimes[0]} can"
             )
         require_package(runtime, asked_by=asked_by)
         return runtime
-
-    def default_runtime(self, path: str) -> str:
-        """Return the runtime of a user's file."""
-        return self.runtimes[0]
 
     def open(self, path: str, *, runtime: str = "keras") -> "Detector":
         """Open a file with the result of `runtime_of`.

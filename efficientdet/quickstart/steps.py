@@ -39,6 +39,7 @@ from efficientdet.quickstart.output_folder import (
 from efficientdet.quickstart.programs import output_to, run_program
 from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME
+from object_detection.coco.measures import interval_note
 from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import claim_folder, claimed_outputs
 from program_support.errors import InputError
@@ -283,10 +284,9 @@ def print_summary(
         shortfall: see `_shortfall`.
     """
     numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    low, high = numbers.get("intervals", {}).get("numbers", {}).get("AP") or (None, None)
-    interval = "" if low is None else f" (95 % interval {low:.2f} to {high:.2f})"
     print(
-        f"\n{shortfall}AP {numbers['AP']:.3f}{interval}, AP50 {numbers['AP50']:.3f} on the {measured_on} images\n"
+        f"\n{shortfall}AP {numbers['AP']:.3f}{interval_note(numbers, 'AP')}, AP50 {numbers['AP50']:.3f} on the "
+        f"{measured_on} images\n"
         f"{weights.line}"
     )
     if masks := numbers.get("mask_numbers"):

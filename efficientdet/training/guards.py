@@ -1,4 +1,4 @@
-"""What ends a training early: checks of one that cannot succeed, and the lock of its folder."""
+"""Checks that stop a training that cannot succeed and report the reason, and the lock of its folder."""
 
 import contextlib
 import errno

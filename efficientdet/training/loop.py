@@ -24,12 +24,7 @@ from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
-from efficientdet.training.guards import (
-    StepFacts,
-    StepGuard,
-    one_line_errors,
-    sole_training,
-)
+from efficientdet.training.guards import StepFacts, StepGuard, one_line_errors, sole_training
 from efficientdet.training.interruption import Interrupted, StopRequest, stop_message
 from efficientdet.training.run import OWN_SETTINGS, SAVED_MODEL, Run, TimeBudget
 from efficientdet.training.state import settings_at_start

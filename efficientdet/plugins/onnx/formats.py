@@ -32,14 +32,13 @@ class Onnx(ExportedFile):
     suffix, title = ".onnx", "ONNX"
     runtimes: tuple[str, ...] = ("onnxruntime", "openvino")
 
-    def default_runtime(self, path: str) -> str:
-        """Return OpenVINO for 8 bits, if it is installed: ONNX Runtime would compute most of it in float32."""
-        return "openvino" if importlib.util.find_spec("openvino") and _has_8_bits(path) else self.runtimes[0]
-
     def runtime_of(self, path: str, runtime: str, *, asked_by: str) -> str:
-        """See `ExportFormat`; print where 8 bits are slower than float32."""
+        """See `ExportFormat`; for 8 bits the default is OpenVINO, if it is installed. Print where they are slower."""
+        has_8_bits = runtime != "openvino" and _has_8_bits(path)
+        if runtime == "keras" and has_8_bits and importlib.util.find_spec("openvino"):
+            runtime = "openvino"
         chosen = super().runtime_of(path, runtime, asked_by=asked_by)
-        if chosen == "onnxruntime" and _has_8_bits(path):
+        if chosen == "onnxruntime" and has_8_bits:
             print(
                 f"note: {path}: in ONNX Runtime, 8 bits take about twice the time of float32; use detector.onnx, or "
                 "OpenVINO: pip install openvino"

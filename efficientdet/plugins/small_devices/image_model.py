@@ -1,4 +1,4 @@
-"""What surrounds the ONNX model of one image in a browser and in CVAT."""
+"""Files beside the ONNX model of one image, for a browser and for CVAT."""
 
 import json
 import re
