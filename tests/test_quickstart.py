@@ -210,13 +210,6 @@ def programs(tmp_path, monkeypatch):
             has_anchors = not settings["model_name"].startswith("ssd")
             suggested = {"image_size": "96x64", "anchor_scale": 2.0} if has_anchors else {}
             (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": suggested}}))
-        elif settings.get("benchmark"):
-            settings["model_dir"].mkdir(exist_ok=True)
-            (settings["model_dir"] / "time_log.txt").write_text(
-                f'other\nDLLL {{"step": "PARAMETER", "timestamp": "{time.time()}", "data": {{}}}}\n'
-                'DLLL {"data": {"latency_training_p50": 0.5}}\n'
-                'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n'
-            )
         elif module == "export":
             settings["output_dir"].mkdir(exist_ok=True)
             (settings["output_dir"] / "detector.onnx").touch()
@@ -226,6 +219,10 @@ def programs(tmp_path, monkeypatch):
     for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run)
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    machine = chosen_settings.Machine(False, build_seconds=0.01, multiply_adds=1e9, multiply_adds_per_second=8e9 / 0.35)
+    monkeypatch.setattr(chosen_settings, "measure_machine", lambda hparams, num_classes: machine)
+    monkeypatch.setattr(chosen_settings, "result_of", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(chosen_settings.os, "getloadavg", lambda: (1e3, 1e3, 1e3))
     return calls, fails
 
 
@@ -240,11 +237,9 @@ def test_the_way(programs, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
-    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor", "train"]
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "doctor", "train"]
     recipe = "jitter_min=0.8,jitter_max=1.25,survival_prob=1.0"
-    assert calls[1][1]["hparams"] == f"image_size=256,{recipe},learning_rate=0.1,box_class_repeats=1"
-    assert calls[1][1]["log_steps"] == 1  # of more together the times are means
-    assert calls[2][1]["hparams"] == f"image_size=128,{recipe},box_class_repeats=1"
+    assert calls[1][1]["hparams"] == f"image_size=128,{recipe},box_class_repeats=1"
     training = calls[-1][1]
     assert training["hparams"] == f"image_size=96x64,{recipe},box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
@@ -252,7 +247,6 @@ def test_the_way(programs, tmp_path, capsys):
     assert training["max_minutes"] == pytest.approx(30, abs=5)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
     assert "training_mode" not in training  # with evaluations
-    assert not list((tmp_path / "out").glob(".timing*"))
     assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
 
     fails.clear()
@@ -296,7 +290,7 @@ def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(choices, "local_path", lambda name: name)  # as if the backbone were downloaded
     wanted = {"model_name": "retinanet-resnet18", "hparams": "image_size=640,lr_end_factor=0.1", "weights": None}
     quickstart(config(tmp_path / "out", **wanted))
-    first, last = [settings for module, settings in calls[2:] if module == "train"]
+    first, last = [settings for module, settings in calls if module == "train"]
     assert first["model_dir"] == last["pretrained_ckpt"] == tmp_path / "out" / "model_smaller_input"
     assert last["model_dir"] == tmp_path / "out" / "model"
     assert "image_size=320x320," in first["hparams"]
@@ -316,7 +310,7 @@ def test_the_smaller_input(programs, tmp_path, monkeypatch, capsys):
     del calls[:]
     wanted |= {"model_name": "retinanet-resnet50", "hparams": "image_size=640"}
     quickstart(config(tmp_path / "pretrained", **wanted))
-    assert len([module for module, _ in calls[2:] if module == "train"]) == 1
+    assert len([module for module, _ in calls if module == "train"]) == 1
 
 
 def test_weights_are_chosen_again_until_the_training_begins(programs, tmp_path, monkeypatch, capsys):
@@ -462,14 +456,14 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(None))
     with pytest.raises(InputError, match=r"match no anchor at any input up to 640x\d+ pixels.*--hparams=image_size="):
         quickstart(config(tmp_path / "none", **wanted))
-    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor"]  # none but the timing
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "doctor"]
 
 
 def test_other_families(programs, tmp_path, monkeypatch, capsys):
     calls, _ = programs
     quickstart(config(tmp_path / "masks", model_name="mask-rcnn-resnet18"))
     assert calls[0][1]["include_masks"] is True
-    training = next(settings for module, settings in calls[2:] if module == "train")
+    training = next(settings for module, settings in calls if module == "train")
     recipe = family_of("mask-rcnn-resnet18").quickstart
     assert "trainable_backbone_stages=5,is_training_bn=True" in training["hparams"]
     assert training["lr"] == recipe.random.rate.of(4)
@@ -483,18 +477,18 @@ def test_other_families(programs, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(module, "local_path", lambda name: str(tmp_path / "weights.pth"))
     quickstart(config(tmp_path / "boxes", model_name="retinanet-resnet50", weights=None))
     assert "include_masks" not in calls[0][1]
-    assert calls[1][1]["hparams"].startswith("image_size=256x256,resize=stretch")  # the drawn images are square
-    training = next(settings for module, settings in calls[2:] if module == "train")
-    # the timing run and the data check get the weights too, which determine the anchors
-    assert [settings.get("pretrained_ckpt") for _, settings in calls[:4]] == [
+    assert calls[2][1]["hparams"].startswith("image_size=96x64,resize=stretch")
+    training = next(settings for module, settings in calls if module == "train")
+    # the data check gets the weights too, which determine the anchors
+    assert [settings.get("pretrained_ckpt") for _, settings in calls[:3]] == [
         None,
-        *["retinanet_resnet50_fpn_coco"] * 3,
+        *["retinanet_resnet50_fpn_coco"] * 2,
     ]
     assert "is_training_bn" not in training["hparams"]
 
     del calls[:]
     quickstart(config(tmp_path / "backbone", model_name="ssd300-resnet34", weights=None))
-    training = next(settings for module, settings in calls[2:] if module == "train")
+    training = next(settings for module, settings in calls if module == "train")
     assert training["backbone_init"] == "resnet34-333f7ec4.pth"
     assert training["lr"] == family_of("ssd300-resnet34").quickstart.start("backbone").rate.of(4)
 
@@ -635,7 +629,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
     for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
-    assert len(refusals) == 6  # convert, time, doctor, train, eval, export
+    assert len(refusals) == 5  # convert, doctor, train, eval, export
     expected = rf"{tmp_path}/out: another quick start \(process {os.getpid()} on .*another --output_dir"
     assert all(re.match(expected, text) for text in refusals)
 
@@ -665,7 +659,8 @@ def test_a_program_that_fails_ends_with_its_code(capfd):
 
 
 def test_the_console_shows_a_part_of_what_programs_print(tmp_path, monkeypatch, capfd):
-    lines = ["boxes    3", "loss 1.5", "warning: few images", "a detail", "train: epoch 1/2 step 3/9 ETA 0:10"]
+    long = f"warning: {'b' * 300}"
+    lines = ["epoch 2: AP 0.5", "loss 1.5", "warning: few images", long, "train: epoch 1/2 step 3/9 ETA 0:10"]
     (tmp_path / "talking.py").write_text(f"print(*{lines}, 'tail', sep=chr(10), end='')")
     monkeypatch.setattr(programs_module, "_FIRST_PROGRESS_SECONDS", 0.0)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -674,7 +669,7 @@ def test_the_console_shows_a_part_of_what_programs_print(tmp_path, monkeypatch, 
     with output_to(log):
         for _ in range(2):
             run_program("talking", {"flag": "a" * 500})
-    shown = [lines[0], lines[2], lines[4]]
+    shown = [lines[0], lines[2], f"{long[:240]} ..", lines[4]]
     console = capfd.readouterr().out.splitlines()
     assert console == [f"$ python {console[0].split()[2]} ..", *shown] * 2
     assert log.read_text().count("\n".join([*lines, "tail"])) == 2

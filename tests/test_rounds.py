@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,6 @@ class Programs:
                 (output / f"{split}.instances.json").write_text(json.dumps(content))
         elif module == "doctor":
             (output / "doctor.json").write_text('{"suggested": {"settings": {}}}')
-        elif settings.get("benchmark"):
-            output.mkdir(exist_ok=True)
-            (output / "time_log.txt").write_text(
-                f'DLLL {{"step": "PARAMETER", "timestamp": "{time.time() + 30}", "data": {{}}}}\n'
-                'DLLL {"data": {"latency_training_p50": 0.5, "peak_device_memory_bytes": null, "load_average": 0}}\n'
-            )
         elif module == "train":
             for end in ("index", "data-00000-of-00001", "json"):
                 (output / f"ckpt-1.{end}").write_text(f"of {len(self.data['train']['images'])} images")
@@ -90,6 +83,9 @@ def programs(drawn, tmp_path, monkeypatch):
     for module in (steps, chosen_settings, rounds):
         monkeypatch.setattr(module, "run_program", made.run)
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
+    machine = chosen_settings.Machine(False, build_seconds=5.0, multiply_adds=1e9, multiply_adds_per_second=8e9 / 0.35)
+    monkeypatch.setattr(chosen_settings, "measure_machine", lambda hparams, num_classes: machine)
+    monkeypatch.setattr(chosen_settings, "result_of", lambda function, *arguments: function(*arguments))
     return made
 
 

@@ -57,6 +57,7 @@ class QuickstartRecipe:
         detector: from a pretrained detector.
         min_side: the smallest side of the input in pixels.
         fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
+        efficiency: speed of a training step relative to that of products of matrices.
         evaluation_cost: time to evaluate an image relative to a training step's time per image.
         stretches: whether images are stretched to the input, which then gets their aspect ratio.
         detectors: model name -> name of its published weights, where that is another name.
@@ -70,6 +71,7 @@ class QuickstartRecipe:
     detector: StartRecipe
     min_side: int = 128
     fixed_share: float = 0.0
+    efficiency: float = 0.35
     evaluation_cost: float = 0.5
     stretches: bool = False
     detectors: Mapping[str, str] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.anchor_search import SMALL, object_sides, of_smallest_class
-from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.published_files import CLASSIFIER, published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
@@ -119,14 +118,6 @@ def _kind_of(path: str, *, starters: Mapping[str, str]) -> str:
         return "starter"
     file = published_files().get(path)
     return "backbone" if file and file.holds == CLASSIFIER else "detector"
-
-
-def use_no_accelerator() -> None:
-    """Keep TensorFlow, which computes sizes of images, from taking the memory of a GPU that the programs need."""
-    prepare_environment(owns_process=False)
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")
 
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it

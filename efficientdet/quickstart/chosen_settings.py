@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,21 +21,20 @@ from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, 
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
-from efficientdet.quickstart.choices import InitialWeights, use_no_accelerator
+from efficientdet.quickstart.choices import InitialWeights
 from efficientdet.quickstart.output_folder import image_count, labeled_images, records_of, records_pattern
-from efficientdet.quickstart.programs import run_program
-from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
+from efficientdet.quickstart.programs import result_of, run_program
 from efficientdet.weights.downloads import local_path
-from program_support.atomic_files import unfinished_folder
 from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
-_TIMED_STEPS = 12
+_START = 6.0  # seconds of train.py up to the end of its first step, as a multiple of those to build the network
+_BUSY = 2  # load average per core from which the measured speed is too low
 
 
 def choose_settings(
@@ -52,11 +51,10 @@ def choose_settings(
     first_settings = {
         "image_size": _input_shape(recipe, shown_images(images, given).images.sizes, first),
         **of_family,
-        "learning_rate": start_recipe.rate.of(choices.batch_size(len(images), accelerated=False)),
         **given,
     }
-    step_time, start_seconds = measure_step_time(
-        config, folder, first_settings, weights=weights.flags, side=first, images=len(images)
+    step_time, start_seconds = estimate_step_time(
+        hyperparameters_of(config.model_name, first_settings), side=first, images=images
     )
     plan_of = functools.partial(
         make_plan,
@@ -209,48 +207,50 @@ def _suggested_settings(
     return {key: value for key, value in suggested.items() if not key.startswith("input_rand_")}
 
 
-def measure_step_time(
-    config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, weights: dict[str, str], side: int, images: int
-) -> tuple[choices.StepTime, float]:
-    """Time a training step with an input of this longer side; also return the seconds until the first step ended.
+def estimate_step_time(hparams: Hyperparameters, *, side: int, images: LabeledImages) -> tuple[choices.StepTime, float]:
+    """Estimate the time of a training step with an input of this longer side, and of train.py up to its first step.
 
-    The weights are loaded as in the training, which refuses settings that change what they mean. The batch size is that
-    of a training on `images` images with the machine's devices, the measured one that of a CPU.
+    The training measures its steps and adapts their number. A step takes its multiply-adds at a part of the speed of
+    products of matrices; tracing it takes a multiple of the time in which the network is built.
     """
-    start_time = time.time()
-    with unfinished_folder(folder / "timing") as timing:
-        run_program(
-            "train",
-            {
-                "training_file_pattern": records_pattern(folder, "train"),
-                "model_dir": timing,
-                "model_name": config.model_name,
-                **weights,
-                "warn_of_lr": False,
-                "benchmark": True,
-                "benchmark_steps": _TIMED_STEPS,
-                "batch_size": choices.batch_size(images, accelerated=False),
-                "log_steps": 1,  # time every step, so that the median excludes the compilation
-                "hparams": as_hparams(settings),
-            },
-        )
-        log = list(read_log(timing / DEFAULT_FILE_NAME))
-    logged = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
-    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
-    if logged["load_average"] > 2 * (os.cpu_count() or 1):
+    machine = result_of(measure_machine, hparams, int(images.classes.max(initial=0)) + 1)
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > _BUSY * cores:
         print(
-            f"warning: other processes use this machine (load average {logged['load_average']:.1f} on {os.cpu_count()} "
-            "cores); the input size, chosen from the measured step time, may be smaller than necessary"
+            f"warning: other processes use this machine (load average {load:.1f} on {cores} cores); the input size, "
+            "chosen from the estimated step time, may be smaller than necessary"
         )
-    accelerated = logged["peak_device_memory_bytes"] is not None
+    batch, recipe = choices.batch_size(len(images), accelerated=machine.accelerated), hparams.family.quickstart
     step_time = choices.StepTime(
-        seconds=logged["latency_training_p50"],
+        seconds=batch * machine.multiply_adds / (recipe.efficiency * machine.multiply_adds_per_second),
         side=side,
-        batch_size=choices.batch_size(images, accelerated=accelerated),
-        accelerated=accelerated,
-        fixed_share=hyperparameters_of(config.model_name, {}).family.quickstart.fixed_share,
+        batch_size=batch,
+        accelerated=machine.accelerated,
+        fixed_share=recipe.fixed_share,
     )
-    return step_time, first_step - start_time
+    return step_time, _START * machine.build_seconds
+
+
+class Machine(NamedTuple):
+    """What a training depends on: the seconds to build its network, and the speed of products of matrices."""
+
+    accelerated: bool
+    build_seconds: float
+    multiply_adds: int  # of a training step, per image
+    multiply_adds_per_second: float
+
+
+def measure_machine(hparams: Hyperparameters, num_classes: int) -> Machine:
+    """Build a network and measure this machine; it runs operations of the backend."""
+    from efficientdet.devices.device import multiply_adds_per_second  # Keras, which the start does not wait for
+    from efficientdet.devices.runtime import accelerator_count
+    from model.multiply_adds import training_multiply_adds
+
+    accelerated, begin = accelerator_count() > 0, time.monotonic()
+    count = training_multiply_adds(build_detector(hparams, num_classes=num_classes).trained_network())
+    seconds = time.monotonic() - begin
+    speed = multiply_adds_per_second("mixed_float16" if accelerated else "float32")
+    return Machine(accelerated, seconds, count, speed)
 
 
 _MAGNIFICATION = 2  # most input pixels per image pixel: small objects in tiles are worth it
@@ -320,8 +320,9 @@ def usable_side(
     """
     hparams, fixed = _with_weights_settings(hyperparameters_of(config.model_name, settings), weights)
     fixed |= settings.keys() & parse_overrides(config.hparams).keys()
-    use_no_accelerator()
-    if (size := smallest_usable_size(images, hparams, cast(list[str], list(sizes)), fixed=fixed)) is not None:
+    search = functools.partial(smallest_usable_size, fixed=fixed)
+    boxes = replace(images, encoded=bytes)  # the search reads no image, and open records cannot be sent
+    if (size := result_of(search, boxes, hparams, cast(list[str], list(sizes)))) is not None:
         return sizes[size]
     largest = list(sizes)[-1]
     check({"image_size": largest, **settings})

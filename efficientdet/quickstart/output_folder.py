@@ -236,6 +236,10 @@ class State:
         """Return the seconds of all steps but one in all calls so far."""
         return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
+    def spend(self, step: str, seconds: float) -> None:
+        """Count seconds of a step, which is not done thereby."""
+        self._seconds[step] = self._seconds.get(step, 0.0) + round(seconds, 1)
+
     def _write(self) -> None:
         try:
             write_text(self.path, json.dumps(self._content, indent=1))
@@ -258,7 +262,7 @@ class State:
         else:
             start_time = time.monotonic()
             self._done[step] = run()
-            self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - start_time, 1)
+            self.spend(step, time.monotonic() - start_time)
             self._write()
         return self._done[step]
 

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dataset.class_names import class_names_of_records
+from dataset.files.untrusted_values import listed
 from dataset.records.record_files import expand_glob
 from efficientdet.checkpoints.checkpoint import prefixes, writing_order
 from efficientdet.checkpoints.description import read_description
@@ -25,6 +27,7 @@ from efficientdet.quickstart.output_folder import (
     RESULT,
     STATE,
     State,
+    image_count,
     labeled_images,
     present_round,
     records_of,
@@ -36,7 +39,7 @@ from efficientdet.quickstart.output_folder import (
     source_folder,
     steps_done,
 )
-from efficientdet.quickstart.programs import output_to, run_program
+from efficientdet.quickstart.programs import import_packages, output_to, run_program, shortened
 from efficientdet.quickstart.rounds import check_round, compare_with_start, round_to_run
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME
 from object_detection.coco.measures import interval_note
@@ -45,6 +48,7 @@ from program_support.claimed_outputs import claim_folder, claimed_outputs
 from program_support.errors import InputError
 
 _ENOUGH = 0.8  # share of the required steps: the number that fits is an estimate
+_SPLITS = ("train", "val", "test")
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 
 
@@ -54,23 +58,26 @@ def quickstart(config: QuickstartConfig) -> None:
     Raises:
         InputError: the data or a setting cannot be used.
     """
-    folder = Path(config.output_dir)
+    begin, folder = time.monotonic(), Path(config.output_dir)
     with sole_quickstart(folder), output_to(folder / LOG):
         print(f"what the programs print is in {folder / LOG}")
+        import_packages()
         fingerprint = source_fingerprint(config)
         number = round_to_run(folder, fingerprint=fingerprint)
         if number == 1:
-            _run_first(config, folder, fingerprint=fingerprint)
+            _run_first(config, folder, fingerprint=fingerprint, begin=begin)
         else:
-            _run_round(config, folder, number, fingerprint=fingerprint)
+            _run_round(config, folder, number, fingerprint=fingerprint, begin=begin)
 
 
-def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str) -> None:
-    start_time, state = time.monotonic(), State(folder / STATE, asdict(config))
+def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str, begin: float) -> None:
+    state = State(folder / STATE, asdict(config))
     refuse_foreign_output(folder)
+    state.spend("start", time.monotonic() - begin)
     weights = weights_of_run(config, folder, state=state)
     images = source_folder(config, folder, fingerprint=fingerprint, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
+    _print_found(folder)
     val, test = records_of(folder, "val"), records_of(folder, "test")
     measured = test or val or records_pattern(folder, "train")
     chosen = state.once(
@@ -87,7 +94,7 @@ def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str) -> N
         shortfall=_shortfall(config, folder, chosen, state),
     )
     print(
-        f"finished in {(time.monotonic() - start_time) / 60:.1f} minutes; to train longer, run the same command with "
+        f"finished in {(time.monotonic() - begin) / 60:.1f} minutes; to train longer, run the same command with "
         f"--minutes above {config.minutes:g}"
     )
 
@@ -110,13 +117,14 @@ def _shortfall(config: QuickstartConfig, folder: Path, chosen: dict[str, Any], s
     )
 
 
-def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint: str) -> None:
+def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint: str, begin: float) -> None:
     """Continue from the present model on changed images or labels; export the new model unless it is worse."""
     present, output = present_round(top, before=number), round_folder(top, number)
     start = round_folder(top, present)
     State(start / STATE, {**asdict(config), "minutes": 0.0})  # refuses other settings
     claim_folder(top / "rounds")
     state = State(claim_folder(output) / STATE, asdict(config))
+    state.spend("start", time.monotonic() - begin)
     print(f"round {number}: continues from the model of round {present} with the changed images and labels")
     images = source_folder(config, top, fingerprint=fingerprint, state=state)
     earlier = [round_folder(top, each) for each in range(1, number)]
@@ -180,6 +188,12 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: 
         )
 
 
+def _print_found(folder: Path) -> None:
+    counts = [f"{image_count(pattern)} {split}" for split in _SPLITS if (pattern := records_of(folder, split))]
+    names = class_names_of_records(expand_glob(records_pattern(folder, "train")))
+    print(shortened(f"found images: {', '.join(counts)}; classes: {listed(names.names if names else ())}"))
+
+
 def _train_and_evaluate(
     config: QuickstartConfig,
     folder: Path,
@@ -194,7 +208,7 @@ def _train_and_evaluate(
     start: checkpoint of the round before.
     """
     for line in chosen["why"]:
-        print(f"chose {line}")
+        print(shortened(f"chose {line}"))
     *smaller, flags = chosen["trainings"]
     flags = {"val_file_pattern": records_of(folder, "val"), **flags}
     if not flags["val_file_pattern"]:
