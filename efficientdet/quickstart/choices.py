@@ -121,7 +121,7 @@ def _kind_of(path: str, *, starters: Mapping[str, str]) -> str:
 
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it
-_MIN_EPOCHS, _MAX_EPOCHS = 40, 600  # train.py checks the time after each
+_MIN_EPOCHS, _MAX_EPOCHS = 80, 600  # train.py checks the time after each, and leaves less than one unused
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # multiple of the expected steps: the machine may become faster
 _PATIENCE, _PASSES = 4, 20  # multiple of the required steps, and times that each image is seen: more gain little
@@ -132,7 +132,7 @@ _MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, its SavedModel, eval.py and export.py; and for each format.
-_AFTER_CHOICE, _EACH_FORMAT = 0.9, 0.5
+_AFTER_CHOICE, _EACH_FORMAT = 0.7, 0.35
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.05, 2000  # share of the time for all, most images
 _MIN_SHARE = 0.1  # share of the minutes that training gets
@@ -200,9 +200,6 @@ def training_minutes(minutes: float, *, others: float) -> float:
     """Return and print the minutes for training; `others`: seconds of the other steps."""
     seconds = training_seconds(minutes, others=others)
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
-    needed = round((seconds + others) / 60, 1)
-    if needed > minutes:
-        print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {needed:.1f}")
     return seconds / 60
 
 

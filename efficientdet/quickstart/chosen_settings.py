@@ -33,7 +33,7 @@ from program_support.errors import InputError
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
-_START = 6.0  # seconds of train.py up to the end of its first step, as a multiple of those to build the network
+_START = 11.0  # seconds of train.py up to the end of its first step, as a multiple of those to build the network
 _BUSY = 2  # load average per core from which the measured speed is too low
 
 
@@ -213,35 +213,32 @@ def estimate_step_time(hparams: Hyperparameters, *, side: int, images: LabeledIm
     The training measures its steps and adapts their number. A step takes its multiply-adds at a part of the speed of
     products of matrices; tracing it takes a multiple of the time in which the network is built.
     """
-    machine = result_of(measure_machine, hparams, int(images.classes.max(initial=0)) + 1)
+    accelerated, build_seconds, image_seconds = result_of(
+        measure_machine, hparams, int(images.classes.max(initial=0)) + 1
+    )
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > _BUSY * cores:
         print(
             f"warning: other processes use this machine (load average {load:.1f} on {cores} cores); the input size, "
             "chosen from the estimated step time, may be smaller than necessary"
         )
-    batch, recipe = choices.batch_size(len(images), accelerated=machine.accelerated), hparams.family.quickstart
+    batch, recipe = choices.batch_size(len(images), accelerated=accelerated), hparams.family.quickstart
     step_time = choices.StepTime(
-        seconds=batch * machine.multiply_adds / (recipe.efficiency * machine.multiply_adds_per_second),
+        seconds=batch * image_seconds / recipe.efficiency,
         side=side,
         batch_size=batch,
-        accelerated=machine.accelerated,
+        accelerated=accelerated,
         fixed_share=recipe.fixed_share,
     )
-    return step_time, _START * machine.build_seconds
+    return step_time, _START * build_seconds
 
 
-class Machine(NamedTuple):
-    """What a training depends on: the seconds to build its network, and the speed of products of matrices."""
+def measure_machine(hparams: Hyperparameters, num_classes: int) -> tuple[bool, float, float]:
+    """Return whether there is an accelerator, the seconds to build a network, and those of its multiply-adds.
 
-    accelerated: bool
-    build_seconds: float
-    multiply_adds: int  # of a training step, per image
-    multiply_adds_per_second: float
-
-
-def measure_machine(hparams: Hyperparameters, num_classes: int) -> Machine:
-    """Build a network and measure this machine; it runs operations of the backend."""
+    The last are those of a training step, per image, at the speed of products of matrices. Runs operations of the
+    backend.
+    """
     from efficientdet.devices.device import multiply_adds_per_second  # Keras, which the start does not wait for
     from efficientdet.devices.runtime import accelerator_count
     from model.multiply_adds import training_multiply_adds
@@ -249,8 +246,7 @@ def measure_machine(hparams: Hyperparameters, num_classes: int) -> Machine:
     accelerated, begin = accelerator_count() > 0, time.monotonic()
     count = training_multiply_adds(build_detector(hparams, num_classes=num_classes).trained_network())
     seconds = time.monotonic() - begin
-    speed = multiply_adds_per_second("mixed_float16" if accelerated else "float32")
-    return Machine(accelerated, seconds, count, speed)
+    return accelerated, seconds, count / multiply_adds_per_second("mixed_float16" if accelerated else "float32")
 
 
 _MAGNIFICATION = 2  # most input pixels per image pixel: small objects in tiles are worth it

@@ -27,8 +27,9 @@ from typing import Any
 
 from absl import flags
 
+from efficientdet.configuration import flag_paths
 from efficientdet.devices.runtime_environment import prepare_environment
-from program_support.command_line import USER_ERROR_EXIT_CODE
+from program_support import command_line
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOG: ContextVar[Path | None] = ContextVar("log of the programs", default=None)
@@ -46,7 +47,7 @@ _END_WITH_PARENT = (
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); "  # the parent has already ended
     "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 )
-_OTHER_FLAGS = frozenset(flags.FLAGS)  # absl's; those of quickstart.py are not defined yet
+_FLAG_MODULES = (command_line.__name__, flag_paths.__name__)  # that define the flags of programs
 _processes = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
@@ -75,6 +76,7 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
     arguments, log = _arguments(module, settings), _LOG.get()
     command, start = f"\n$ python {shlex.join(arguments)}", 0
     if log:
+        print(f"$ python {arguments[0]} ..", flush=True)
         with log.open("a", encoding="utf-8") as output:
             print(command, file=output)
             start = output.tell()
@@ -97,7 +99,7 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if code:
-        advice = "" if code == USER_ERROR_EXIT_CODE else "; run the same command again to resume"
+        advice = "" if code == command_line.USER_ERROR_EXIT_CODE else "; run the same command again to resume"
         where = f" ({log})" if log else ""
         print(f"\nquickstart: {module} exited with status {code}{where}{advice}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
@@ -132,8 +134,9 @@ def _execute(arguments: list[str], log: Path | None, parent: int) -> None:
     # New objects, because Python keeps for each whether its file can be sought
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    for name in set(flags.FLAGS) - _OTHER_FLAGS:  # of the parent
-        delattr(flags.FLAGS, name)
+    defined = flags.FLAGS.flags_by_module_dict()
+    for flag in [flag for module in _FLAG_MODULES for flag in defined.get(module, ())]:  # those of the parent
+        delattr(flags.FLAGS, flag.name)
     *options, script = arguments[:1] if arguments[0] != "-P" else arguments[:3]
     sys.argv = [script, *arguments[len(options) + 1 :]]
     if options:
