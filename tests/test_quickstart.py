@@ -680,6 +680,20 @@ def test_the_console_shows_a_part_of_what_programs_print(tmp_path, monkeypatch, 
     assert told.err.endswith(f"quickstart: dataset.create_tfrecord exited with status 2 ({log})\n")
 
 
+def test_a_program_has_its_own_flags_and_those_of_absl(tmp_path):
+    """A SavedModel is written only where absl knows its verbosity."""
+    defining = (
+        "from absl import logging\nfrom efficientdet.operations.quick_start import define_flags\ndefine_flags()\n"
+    )
+    (tmp_path / "own.py").write_text(f"{defining}print('verbosity', logging.get_verbosity())")
+    starting = f"{defining}from efficientdet.quickstart.programs import run_program\nrun_program('own', {{}})"
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}
+    ended = subprocess.run(
+        [sys.executable, "-c", starting], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert "\nverbosity " in ended.stdout, ended.stderr
+
+
 def test_a_signal_is_handed_on(tmp_path):
     (tmp_path / "listening.py").write_text(
         "import pathlib, signal, sys, time\n"
