@@ -1,6 +1,5 @@
 """The operation of train.py and of `efficientdet.train`: turn flags into a configuration and run it."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,6 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
     resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": hparams_given,
-        "options": {
-            option.name: value
-            for option in dataclasses.fields(options)
-            if (value := getattr(options, option.name)) != option.default
-        },
         "records": records,
         "val_json_file": val_json_file,
         "val_records": val_records,

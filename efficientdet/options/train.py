@@ -1,8 +1,7 @@
 """Options of a training: the flags of train.py and the arguments of `efficientdet.train`."""
 
 import re
-from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
 from dataset.class_names import ClassNames
 from efficientdet.families.hyperparameters import Hyperparameters, stated_classes
@@ -247,7 +246,6 @@ class TrainingConfig(TrainSettings):
 
     hparams: Hyperparameters
     hparams_given: frozenset[str] = frozenset()  # keys in --hparams, and keys that the loaded weights determine
-    options: dict[str, Any] = field(default_factory=dict)  # those of train.py that differ from their defaults, by name
     records: tuple[str, ...]
     val_records: tuple[str, ...]
     val_json_file: str | None

@@ -35,8 +35,8 @@ from model.detection_model import named_variables
 from object_detection.structures import Batch
 from program_support.processor import available_cores
 
-# Paths on the machine of a process; options: those that set the other fields, with these paths
-OWN_SETTINGS = ("records", "val_records", "model_dir", "options")
+# Paths on the machine of a process
+OWN_SETTINGS = ("records", "val_records", "model_dir")
 SAVED_MODEL = "emackpt-final"  # folder
 _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
 _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
