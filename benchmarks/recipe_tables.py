@@ -15,8 +15,8 @@ EXPLANATION = (
     "AP and AP50: mean over the seeds ± standard error (number of seeds) [95 % interval over the images, mean over the "
     "seeds, if all have one]. Mean: over the data sets. Difference: to the baseline, on the data sets of both; "
     "compare.py has its 95 % interval over the images. SE by seeds: standard error of the difference on these data "
-    "sets; the variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over the "
-    "data sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+    "sets; the variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over "
+    "the data sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
 )
 
 Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed
