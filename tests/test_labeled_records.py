@@ -15,9 +15,9 @@ from dataset.class_names import ClassNames
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 ONE = ClassNames((1,), ("a",))

@@ -24,6 +24,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
@@ -31,7 +32,6 @@ from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
+from efficientdet.configuration.flag_paths import class_names_for, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
@@ -70,6 +70,3 @@ def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> Labeled
     images = labeled_records(index_records(paths), names)
     boxes_left_out, images_left_out = left_out_at_conversion(paths)
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
-
-
-define_flags, main = program("doctor", ExamineOptions, examine)

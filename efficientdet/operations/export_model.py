@@ -10,7 +10,6 @@ from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
     images_or_records,
-    program,
     records_of,
     required,
     writable_folder,
@@ -99,6 +98,3 @@ def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
         where = f"; {folders[0]} has no train* records" if folders else ""
         raise InputError(f"--int8_images is missing: int8 formats need training images{where}")
     return tuple(files)
-
-
-define_flags, main = program("export", ExportOptions, export, formats=export_formats)

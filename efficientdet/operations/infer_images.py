@@ -7,7 +7,7 @@ from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import program, required, writable_folder
+from efficientdet.configuration.flag_paths import required, writable_folder
 from efficientdet.configuration.model_config import (
     checked_overrides,
     first_given,
@@ -17,7 +17,7 @@ from efficientdet.configuration.model_config import (
 from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
-from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.result_files import chosen_formats
 from efficientdet.options.infer import MOT, InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
@@ -118,6 +118,3 @@ def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
-
-
-define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

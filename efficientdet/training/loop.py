@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from efficientdet.checkpoints.checkpoint import prefixes
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.devices.runtime_environment import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages

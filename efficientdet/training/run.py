@@ -22,13 +22,13 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, store_thresholds
 from efficientdet.checkpoints.store import CheckpointStore
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
 from efficientdet.optimization.optimizer import Schedule
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal, Stopwatch
 from efficientdet.training.state import starting_state
 from model.detection_model import named_variables
