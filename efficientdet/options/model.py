@@ -34,7 +34,7 @@ CalibratedScores = Annotated[
 
 def export_formats() -> tuple[str, ...]:
     """Return the names of the formats of exported files, without importing any."""
-    return ("savedmodel", *plugin_names("efficientdet.export_formats"))
+    return (*plugin_names("efficientdet.export_formats"), "savedmodel")
 
 
 @checked
