@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 from absl import flags
 from recipe_tables import write_tables
-from throughput_cells import commit_here
+from throughput_matrix import commit_here
 
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.data_checks.findings import as_hparams
