@@ -5,8 +5,11 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.evaluate_model import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.evaluate import EvaluateOptions
 from program_support.command_line import run
+
+define_flags, main = program("evaluate", EvaluateOptions, "efficientdet.operations.evaluate_model:evaluate")
 
 if __name__ == "__main__":
     define_flags()

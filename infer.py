@@ -5,8 +5,16 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.infer_images import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.infer import InferOptions
 from program_support.command_line import run
+
+define_flags, main = program(
+    "infer",
+    InferOptions,
+    "efficientdet.operations.infer_images:infer",
+    format="efficientdet.inference.result_files:FORMATS",
+)
 
 if __name__ == "__main__":
     define_flags()

@@ -12,8 +12,16 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.quick_start import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.quickstart import QuickstartOptions
 from program_support.command_line import run
+
+define_flags, main = program(
+    "quickstart",
+    QuickstartOptions,
+    "efficientdet.operations.quick_start:run_quickstart",
+    formats="efficientdet.options.model:export_formats",
+)
 
 if __name__ == "__main__":
     define_flags()
