@@ -12,7 +12,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.evaluate import CompareOptions
 from program_support.command_line import run
 
-define_flags, main = program("compare", CompareOptions, "efficientdet.operations.compare_models:compare")
+
+def _operation():
+    from efficientdet.operations.compare_models import compare
+
+    return compare
+
+
+define_flags, main = program("compare", CompareOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

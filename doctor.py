@@ -15,7 +15,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.doctor import ExamineOptions
 from program_support.command_line import run
 
-define_flags, main = program("doctor", ExamineOptions, "efficientdet.operations.examine_data:examine")
+
+def _operation():
+    from efficientdet.operations.examine_data import examine
+
+    return examine
+
+
+define_flags, main = program("doctor", ExamineOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

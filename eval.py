@@ -9,7 +9,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.evaluate import EvaluateOptions
 from program_support.command_line import run
 
-define_flags, main = program("evaluate", EvaluateOptions, "efficientdet.operations.evaluate_model:evaluate")
+
+def _operation():
+    from efficientdet.operations.evaluate_model import evaluate
+
+    return evaluate
+
+
+define_flags, main = program("evaluate", EvaluateOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

@@ -9,10 +9,17 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.export import ExportOptions
 from program_support.command_line import run
 
+
+def _operation():
+    from efficientdet.operations.export_model import export
+
+    return export
+
+
 define_flags, main = program(
     "export",
     ExportOptions,
-    "efficientdet.operations.export_model:export",
+    _operation,
     formats="efficientdet.options.model:export_formats",
 )
 

@@ -9,10 +9,17 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.infer import InferOptions
 from program_support.command_line import run
 
+
+def _operation():
+    from efficientdet.operations.infer_images import infer
+
+    return infer
+
+
 define_flags, main = program(
     "infer",
     InferOptions,
-    "efficientdet.operations.infer_images:infer",
+    _operation,
     format="efficientdet.inference.result_files:FORMATS",
 )
 

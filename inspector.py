@@ -9,7 +9,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.export import InspectOptions
 from program_support.command_line import run
 
-define_flags, main = program("inspector", InspectOptions, "efficientdet.operations.inspect_model:inspect")
+
+def _operation():
+    from efficientdet.operations.inspect_model import inspect
+
+    return inspect
+
+
+define_flags, main = program("inspector", InspectOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

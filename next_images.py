@@ -9,10 +9,17 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.next_images import NextImagesOptions
 from program_support.command_line import run
 
+
+def _operation():
+    from efficientdet.operations.choose_images import choose_images
+
+    return choose_images
+
+
 define_flags, main = program(
     "next_images",
     NextImagesOptions,
-    "efficientdet.operations.choose_images:choose_images",
+    _operation,
     format="efficientdet.inference.result_files:FORMATS",
 )
 

@@ -16,10 +16,17 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.quickstart import QuickstartOptions
 from program_support.command_line import run
 
+
+def _operation():
+    from efficientdet.operations.quick_start import run_quickstart
+
+    return run_quickstart
+
+
 define_flags, main = program(
     "quickstart",
     QuickstartOptions,
-    "efficientdet.operations.quick_start:run_quickstart",
+    _operation,
     formats="efficientdet.options.model:export_formats",
 )
 

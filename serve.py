@@ -9,7 +9,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.serve import ServeOptions
 from program_support.command_line import run
 
-define_flags, main = program("serve", ServeOptions, "efficientdet.operations.serve_model:serve_model")
+
+def _operation():
+    from efficientdet.operations.serve_model import serve_model
+
+    return serve_model
+
+
+define_flags, main = program("serve", ServeOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

@@ -9,7 +9,14 @@ from efficientdet.configuration.program_flags import program
 from efficientdet.options.train import TrainOptions
 from program_support.command_line import run
 
-define_flags, main = program("train", TrainOptions, "efficientdet.operations.train_model:train")
+
+def _operation():
+    from efficientdet.operations.train_model import train
+
+    return train
+
+
+define_flags, main = program("train", TrainOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

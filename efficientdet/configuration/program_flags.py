@@ -26,7 +26,7 @@ def _finish_flags(program: str) -> None:
 def program(
     name: str,
     options: type,
-    operation: str,
+    operation: Callable[[], Callable],
     **choices: str,
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the functions that define a program's flags, and that run its operation with the options they state.
@@ -34,7 +34,7 @@ def program(
     Args:
         name: the program's in ALIASES and GONE.
         options: class of its options.
-        operation: module:function, which is imported when the program runs, and not for --help.
+        operation: returns the function that runs; it imports it, as --help does not need it.
         **choices: module:object of the names, or of a function that returns them, with which the help of a flag ends.
     """
 
@@ -46,6 +46,6 @@ def program(
         _finish_flags(name)
 
     def main() -> None:
-        resolve_name(operation)(options_of_flags(options))
+        operation()(options_of_flags(options))
 
     return define_flags, main
