@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Measure one accelerator in half an hour, under JAX, and write $OUT/table.md; parts that are missing are named at its end.
 #
-#   RECORDS='records/train-*' VAL='records/val-*' PYTHON=python3 bash benchmarks/accelerator.sh
-#   SIZE=128 STEP_BATCHES=2 BS=1 RUNS=2 STEPS=1 PRECISION=float32 bash benchmarks/accelerator.sh   # a trial
+#   RECORDS='records/train-*' VAL='records/val-*' PYTHON=python3 PEER=peer/bin/python bash benchmarks/accelerator.sh
+#   DEVICE=cpu SIZE=128 STEP_BATCHES=2 BS=1 RUNS=2 STEPS=1 PRECISION=float32 bash benchmarks/accelerator.sh   # a trial
 #
 # In this order, each part within its limit in seconds; what an earlier call has finished is kept:
 #   1  inference of each batch size of BS=: first call, cold and with a warm cache, network, copy, end to end
 #   2  the training step of each batch size of STEP_BATCHES=, and the kernels of ten steps from the profiler
 #   3  train.py on RECORDS for EPOCHS=, then resumed for one more epoch (needs TensorFlow, for the input)
 #   4  the input alone on 1, 4, 8 and 16 cores (needs TensorFlow)
+#   5  effdet: PEER is an interpreter with torch and effdet (see benchmarks/peers/peer_effdet.py)
 # An empty list leaves a part out. Delete a part's .txt in OUT to measure it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-: "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}"
-: "${STEP_BATCHES=64,128}" "${BS=1,128}" "${RUNS:=100}" "${STEPS:=20}" "${RECORDS:=}" "${VAL:=}" "${EPOCHS:=2}"
+: "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}" "${DEVICE:=cuda}"
+: "${STEP_BATCHES=64,128}" "${BS=1,128}" "${RUNS:=100}" "${STEPS:=20}" "${PEER:=}" "${RECORDS:=}" "${VAL:=}" "${EPOCHS:=2}"
 export KERAS_BACKEND=jax PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$OUT"
 OUT="$(realpath "$OUT")"
@@ -67,6 +68,17 @@ else
         ((cores > $(nproc))) || part "input-$cores-cores" 60 taskset -c "0-$((cores - 1))" "$PYTHON" benchmarks/input.py \
             --records="$RECORDS" --size="$SIZE"
     done
+fi
+if [[ -n "$PEER" ]]; then
+    options=(--device="$DEVICE" --runs="$RUNS")
+    [[ -z "$STEP_BATCHES" ]] || options+=(--training="${STEP_BATCHES##*,}")
+    [[ "$PRECISION" == float32 ]] || options+=(--bfloat16)
+    [[ "$DEVICE" == cpu ]] || options+=(--compile)
+    sizes=()
+    [[ -z "$BS" ]] || mapfile -t sizes < <(tr ',' '\n' <<<"$BS")
+    part "effdet" 420 "$PEER" benchmarks/peers/peer_effdet.py "${options[@]}" --forward "${sizes[@]}"
+else
+    missing+=("effdet (PEER=)")
 fi
 reports=("$OUT"/inference-*-warm.json)
 {

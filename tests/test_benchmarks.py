@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import forked_programs
+import onnx
 import pytest
 from drawn_records import draw_records
+from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +66,24 @@ def test_training_step_under_jax():
     shown = run(*TRAINING_STEP, *SMALL, "--boxes", "3", backend="jax")
     assert len(re.findall(r"\d images/s, \d", shown)) == 1
     assert ", jax, float32, batch 2 at 64 px" in shown
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_exported_inference_beside_a_peer(tmp_path, runtime):
+    pytest.importorskip(runtime)
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 4, 4]) for name in "xy"]
+    peer = helper.make_model(
+        helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "peer", shapes[:1], shapes[1:]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+    onnx.save(peer, str(tmp_path / "peer.onnx"))
+    shown = run(
+        "exported_inference.py", f"--runtime={runtime}", "--size=64", "--turns=1", f"--peer={tmp_path}/peer.onnx"
+    )
+    medians = dict(re.findall(r"^(\w+)[,.].*median +(\d+\.\d) ms", shown, re.MULTILINE))
+    assert medians.keys() == {"ours", "peer"}
+    assert f"{runtime}, batch 1 at 64 px, python" in shown
 
 
 def inference_report(batch_size, milliseconds, **changes):

@@ -46,7 +46,6 @@ PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "do
 OTHERS_FLAGS = {
     "keep_images_of_refused_boxes",  # removed, see differences.md
     "local-dir",  # of hf download
-    *("onnx", "peer"),  # of peer_effdet.py and exported_inference.py, removed
     "accelerator-type",
     "auto-orient",
     "connections",  # connections, max_images: of dataset/get_open_images.sh
