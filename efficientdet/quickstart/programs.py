@@ -25,11 +25,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from absl import flags
-
-from efficientdet.configuration import flag_paths
+from efficientdet.configuration.flag_paths import remove_flags
 from efficientdet.devices.runtime_environment import prepare_environment
-from program_support import command_line
+from program_support.command_line import USER_ERROR_EXIT_CODE
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOG: ContextVar[Path | None] = ContextVar("log of the programs", default=None)
@@ -47,8 +45,7 @@ _END_WITH_PARENT = (
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); "  # the parent has already ended
     "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 )
-_FLAG_MODULES = (command_line.__name__, flag_paths.__name__)  # that define the flags of programs
-_processes = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+_processes = multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context("spawn")
 
 
 def import_packages() -> None:
@@ -99,7 +96,7 @@ def run_program(module: str, settings: Mapping[str, Any]) -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if code:
-        advice = "" if code == command_line.USER_ERROR_EXIT_CODE else "; run the same command again to resume"
+        advice = "" if code == USER_ERROR_EXIT_CODE else "; run the same command again to resume"
         where = f" ({log})" if log else ""
         print(f"\nquickstart: {module} exited with status {code}{where}{advice}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
@@ -134,9 +131,7 @@ def _execute(arguments: list[str], log: Path | None, parent: int) -> None:
     # New objects, because Python keeps for each whether its file can be sought
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    defined = flags.FLAGS.flags_by_module_dict()
-    for flag in [flag for module in _FLAG_MODULES for flag in defined.get(module, ())]:  # those of the parent
-        delattr(flags.FLAGS, flag.name)
+    remove_flags()  # those of the parent
     *options, script = arguments[:1] if arguments[0] != "-P" else arguments[:3]
     sys.argv = [script, *arguments[len(options) + 1 :]]
     if options:
