@@ -156,13 +156,6 @@ def _shown(class_names: ClassNames) -> str:
     return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
 
 
-def remove_flags() -> None:
-    """Remove the flags of the program that this process has been, before it becomes another."""
-    defined = flags.FLAGS.flags_by_module_dict()
-    for flag in [flag for module in (__name__, define_flags_of.__module__) for flag in defined.get(module, ())]:
-        delattr(flags.FLAGS, flag.name)
-
-
 def typed_name(name: str) -> str:
     """Return the name under which a flag was given: its own name or an alias."""
     given = [

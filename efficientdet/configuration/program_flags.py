@@ -23,6 +23,13 @@ def _finish_flags(program: str) -> None:
         )
 
 
+def remove_flags() -> None:
+    """Remove the flags of the program that this process has been, before it becomes another."""
+    defined = flags.FLAGS.flags_by_module_dict()
+    for flag in [flag for module in (__name__, define_flags_of.__module__) for flag in defined.get(module, ())]:
+        delattr(flags.FLAGS, flag.name)
+
+
 def program(
     name: str,
     options: type,

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from efficientdet.configuration.flag_paths import remove_flags
+from efficientdet.configuration.program_flags import remove_flags
 from efficientdet.devices.runtime_environment import prepare_environment
 from program_support.command_line import USER_ERROR_EXIT_CODE
 
