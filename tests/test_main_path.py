@@ -117,11 +117,11 @@ def test_eval_finds_what_training_found(trained, tmp_path):
     found, wanted = (results(folder) for folder in (tmp_path, model_dir / "submission"))
     assert len(found) == numbers["detections"] > 0
     assert found[:, 0].tolist() == wanted[:, 0].tolist()
-    np.testing.assert_allclose(found[:, 2], wanted[:, 2], rtol=1e-4)
+    np.testing.assert_allclose(found[:, 2], wanted[:, 2], rtol=1e-3)
     # The last bits of a sum move with the machine's load, and this network's outputs amplify them: of two that score
     # alike either may come first.
     for image, _, score, *box in found:
-        alike = wanted[(wanted[:, 0] == image) & np.isclose(wanted[:, 2], score, rtol=1e-4)]
+        alike = wanted[(wanted[:, 0] == image) & np.isclose(wanted[:, 2], score, rtol=1e-3)]
         assert np.abs(alike[:, 3:] - box).max(axis=1).min() <= 1.0
     assert np.ptp(found[:, 2]) > 1e-4  # scores that say something
 
