@@ -249,9 +249,6 @@ FIRST = {
     },
     "docs/guides/data_check.md": {},
     "docs/guides/export.md": {  # no network, and no server
-        "python export.py --ckpt=runs/first --output_dir=exported --formats=onnx "
-        "--val_file_pattern='records/val-*' \\\n    --push_to=hf://USER/NAME": "",
-        "python infer.py --model=hf://USER/NAME --image_path='photos/*.jpg' --output_dir=annotated": "",
         "python export.py --ckpt=runs/first --output_dir=exported --formats=web --images='photos/*.jpg'": "",
         "python -m http.server --directory exported/web": "",
     },
