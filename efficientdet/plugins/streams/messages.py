@@ -113,9 +113,8 @@ class MqttTopic:
         self._refusal = f"the broker refuses the connection ({reason})" if reason.is_failure else ""
         if not self._refusal:
             self._online += 1
-            client.publish(
-                f"{self._topic}/available", "online", retain=True
-            )  # quality 0 needs no place among those that wait
+            # Quality 0 needs no place among those that wait
+            client.publish(f"{self._topic}/available", "online", retain=True)
             if self._answered.is_set():
                 print(f"{self._shown}: sending again after {time.monotonic() - self._lost_at:.0f} s")
         self._answered.set()
