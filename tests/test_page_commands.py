@@ -251,8 +251,6 @@ FIRST = {
     "docs/guides/export.md": {  # no network, and no server
         "python export.py --ckpt=runs/first --output_dir=exported --formats=web --images='photos/*.jpg'": "",
         "python -m http.server --directory exported/web": "",
-        "--push_to=hf://USER/NAME": "",
-        "--model=hf://USER/NAME": "--model=exported/detector.onnx",
     },
     "docs/guides/evaluate.md": {
         "detector.onnx --val_file_pattern='records/val-*'": "detector.onnx --val_file_pattern='records/train-*'",

@@ -67,12 +67,15 @@ def detect_all(
     """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
 
     Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them. The
-    detections of tiles are merged to those of their images.
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them; a device
+    gets the next one while it detects. The detections of tiles are merged to those of their images.
     """
+    from efficientdet.devices.device import device_prefetch  # Keras, which results of a file do not need
+
     world, results = world or World(), CocoResults()
+    batches_ahead = device_prefetch(batches) if world.devices == 1 else batches
     detections = _detections(
-        predict, interruptible(batches), class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels
+        predict, interruptible(batches_ahead), class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels
     )
     with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
         for rows in detections:

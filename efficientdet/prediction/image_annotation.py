@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from program_support.engines import Cluster
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
 from program_support.installation import canonical_json, installation
+from program_support.processor import available_cores
 from program_support.remote_addresses import storage
 
 VIDEO_SUFFIXES = {
@@ -161,26 +163,37 @@ class ImageTask:
 def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageResult], None, None]:
     """Annotate images, and yield the results of each batch, or with tiles of each image.
 
-    A batch is that of consecutive images, without those that cannot be decoded.
+    A batch is that of consecutive images, without those that cannot be decoded. While the network runs, threads decode
+    the next batch and write the copies of the last one.
 
     Raises:
         InputError: an output cannot be written.
     """
     size = 1 if model.tiling else task.config.batch_size
-    for start in range(0, len(task.images), size):
-        batch = task.images[start : start + size]
-        opened = [_opened(image, model) for image in batch]
-        usable = [image.pixels for image in opened if isinstance(image, StoredImage)]
-        rows = iter(model.detect(usable) if usable else ())
-        results = []
-        for image, stored in zip(batch, opened, strict=True):
-            if isinstance(stored, InputError):
-                results.append(ImageResult(failure=str(stored)))
-                continue
-            results.append(_annotated(image, stored, next(rows), task.config, model))
-            if isinstance(stored.pixels, LargeImage):
-                stored.pixels.close()
-        yield results
+    batches = [task.images[start : start + size] for start in range(0, len(task.images), size)]
+    pool = ThreadPoolExecutor(available_cores())
+
+    def opened(batch: Sequence[InputImage]) -> list[Future[StoredImage | InputError]]:
+        return [pool.submit(_opened, image, model) for image in batch]
+
+    def annotated(image: InputImage, stored: StoredImage | InputError, rows: Iterator[DetectionRows]) -> Future:
+        if isinstance(stored, InputError):
+            return pool.submit(ImageResult, failure=str(stored))
+        return pool.submit(_annotated, image, stored, next(rows), task.config, model)
+
+    ahead, writing = opened(batches[0]), []
+    try:
+        for batch, following in itertools.zip_longest(batches, batches[1:], fillvalue=()):
+            stored = [future.result() for future in ahead]
+            ahead = opened(following)
+            usable = [image.pixels for image in stored if isinstance(image, StoredImage)]
+            rows = iter(model.detect(usable) if usable else ())
+            if writing:
+                yield [future.result() for future in writing]
+            writing = [annotated(image, result, rows) for image, result in zip(batch, stored, strict=True)]
+        yield [future.result() for future in writing]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _annotated(
@@ -195,6 +208,8 @@ def _annotated(
         shorter_side=None if model.tiling is None else min(model.tiling.size),
     )
     write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92))
+    if isinstance(stored.pixels, LargeImage):
+        stored.pixels.close()
     return ImageResult(
         note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
         size=stored.pixels.shape[:2],
