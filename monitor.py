@@ -5,8 +5,18 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.monitor_images import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.monitor import MonitorOptions
 from program_support.command_line import run
+
+
+def _operation():
+    from efficientdet.operations.monitor_images import monitor
+
+    return monitor
+
+
+define_flags, main = program("monitor", MonitorOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

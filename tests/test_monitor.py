@@ -248,9 +248,9 @@ def test_a_change_within_the_week_raises_an_alarm(watched, tmp_path, capsys):
     assert result.alarm
     content = json.loads(result.json.read_text())
     assert content["alarm"]
-    [sharpness] = [one for one in content["drift"] if one["statistic"] == "sharpness"]
-    assert sharpness["since"] == "dark 001.png"
-    assert sharpness["difference"] < 0
+    since, difference = {one["statistic"]: (one["since"], one["difference"]) for one in content["drift"]}["structure"]
+    assert since == "dark 001.png"
+    assert difference < 0
     page = result.page.read_text()
     shown = page[page.index("Images that differ most") : page.index("Images of the reference")]
     assert shown.count("<figure>") == 20

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import existing_file, program, records_of, required, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, records_of, required, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.operations.results import MonitorResult
@@ -36,6 +36,3 @@ def monitor(options: MonitorOptions) -> MonitorResult:
     prepare_environment()
     run = load_plugin("efficientdet.monitors", "monitor")
     return run(options, detector=load_detector(path), model=path, images=images, records=records)
-
-
-define_flags, main = program("monitor", MonitorOptions, monitor)

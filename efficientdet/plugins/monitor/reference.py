@@ -1,6 +1,8 @@
 """The reference of a detector: statistics of labeled images, and its AP on them, unchanged and changed in many ways."""
 
+import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +18,6 @@ from dataset.conversion.convert import JPEG_QUALITY
 from dataset.files.image_files import encode_image
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
-from efficientdet.checkpoints.provenance import checksums
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.evaluation.data_set_evaluator import read_evaluator, rows_of_detector
 from efficientdet.inference.detect import Detector
@@ -105,7 +106,7 @@ class Reference(NamedTuple):
     score_map: np.ndarray  # [3] of the `ScoreMap` from scores to probabilities
     shown: np.ndarray  # bytes of JPEGs, one after another
     shown_sizes: np.ndarray  # number of bytes of each
-    model: np.ndarray  # checksums
+    model: np.ndarray  # its checksum
 
 
 class Seen(NamedTuple):
@@ -154,7 +155,7 @@ def read_reference(model: str) -> Reference:
         reference = Reference(*(stored[name] for name in Reference._fields))
     except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: is damaged ({error}); {make}") from error
-    if reference.model.tolist() != _checksums(model):
+    if str(reference.model) != _checksum(model):
         raise InputError(f"{path}: is the reference of another model than {model}, such as an earlier training; {make}")
     return reference
 
@@ -226,7 +227,7 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
         score_map=np.array(score_map),
         shown=np.frombuffer(b"".join(shown), np.uint8),
         shown_sizes=np.array([*map(len, shown)]),
-        model=np.array(_checksums(model)),
+        model=np.array(_checksum(model)),
     )
 
 
@@ -255,5 +256,7 @@ def _visible(truth: GroundTruth, factor: float) -> GroundTruth:
     return replace(truth, annotations=tuple(annotations))
 
 
-def _checksums(model: str) -> list[str]:
-    return sorted(checksums([model]).values())
+def _checksum(model: str) -> str:
+    """Return the SHA-256 of an exported file, of a checkpoint's index or of a SavedModel's graph."""
+    files = filter(os.path.isfile, (model, f"{model}.index", f"{model}/saved_model.pb"))
+    return hashlib.sha256(Path(next(files)).read_bytes()).hexdigest()
