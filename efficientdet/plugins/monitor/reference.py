@@ -95,7 +95,7 @@ _CHANGES: tuple[tuple[str, Callable[..., np.ndarray], tuple], ...] = (
 
 
 class Reference(NamedTuple):
-    """What is stored of n labeled images and C evaluations, the first of unchanged images."""
+    """Statistics of n labeled images, and of C evaluations, the first of unchanged images."""
 
     images: np.ndarray  # [n, 7 + K] statistics of `image_statistics` and `detection_statistics`
     windows: np.ndarray  # [C, 8] of `window_statistics`
