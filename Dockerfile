@@ -26,7 +26,7 @@ COPY LICENSE pyproject.toml README.md requirements.lock ./
 COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/wheel_layout.py scripts/
 RUN mkdir dataset efficientdet model object_detection program_support \
     && touch dataset/__init__.py efficientdet/__init__.py model/__init__.py object_detection/__init__.py program_support/__init__.py \
-        train.py eval.py compare.py infer.py inspector.py export.py quickstart.py serve.py doctor.py next_images.py \
+        train.py eval.py compare.py infer.py inspector.py export.py quickstart.py serve.py doctor.py next_images.py monitor.py \
     && bash -c 'source scripts/environment.sh && use_environment cuda,jax-cuda,mlperf,ray-jobs' \
     && bash scripts/install_horovod.sh
 

@@ -19,7 +19,7 @@ from pathlib import Path
 if Path(__file__).with_name("checkout.py").exists():
     importlib.import_module("efficientdet.checkout").install()
 
-_FUNCTIONS = ("compare", "convert", "evaluate", "examine", "export", "infer", "train")
+_FUNCTIONS = ("compare", "convert", "evaluate", "examine", "export", "infer", "monitor", "train")
 _MODULES = {  # of the public names; __init__.pyi has them for type checkers
     "Detector": "inference.detect",
     "ImageDetections": "inference.image_detections",

@@ -18,6 +18,7 @@ _MODULES = {  # by the name of a command's function in pyproject.toml
     "quickstart": "efficientdet.programs.quickstart",
     "serve": "efficientdet.programs.serve",
     "next_images": "efficientdet.programs.next_images",
+    "monitor": "efficientdet.programs.monitor",
     "doctor": "efficientdet.programs.doctor",
     "get_weights": "efficientdet.weights.downloads",
     "convert": "efficientdet.dataset.create_tfrecord",

@@ -21,6 +21,7 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
         "dota": "efficientdet.plugins.label_formats.formats:DOTA",
         "visdrone": "efficientdet.plugins.label_formats.formats:VISDRONE",
     },
+    "efficientdet.monitors": {"monitor": "efficientdet.plugins.monitor.monitoring:monitor_images"},
     "efficientdet.open_images": {"reader": "efficientdet.plugins.label_formats.open_images:read_open_images"},
     "efficientdet.loggers": {
         "wandb": "efficientdet.plugins.loggers.experiment_trackers:WeightsAndBiases",

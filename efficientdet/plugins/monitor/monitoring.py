@@ -1,0 +1,215 @@
+"""Detect in unlabeled images, compare them with the reference, and write a page with the images that differ most."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataset.files.image_files import read_stored_image
+from efficientdet.inference.detect import Detector
+from efficientdet.operations.results import MonitorResult
+from efficientdet.options.monitor import MonitorOptions
+from efficientdet.plugins.monitor.estimates import OF_IMAGES, Estimator, change_point, drift_p_values
+from efficientdet.plugins.monitor.reference import (
+    SHOWN,
+    Reference,
+    Seen,
+    as_in_records,
+    make_reference,
+    read_reference,
+    reference_path,
+    seen_image,
+    statistics,
+)
+from efficientdet.reports.drawing import resized
+from efficientdet.reports.html_page import image_figure, image_row, page, row, table
+from object_detection.coco.score_calibration import ScoreMap
+from program_support.atomic_files import report_write_errors, write_text
+from program_support.claimed_outputs import claimed_outputs
+from program_support.errors import InputError, printable
+from program_support.progress import Progress
+
+_LONGER_SIDE = 320  # pixels of an image on the page
+_LEAD = (
+    "AP is estimated from the scores and from statistics of the images, by a comparison with labeled images that were "
+    "changed in many ways. It cannot know of objects that the detector does not respond to, such as a new class."
+)
+
+
+class Drift(NamedTuple):
+    """A statistic that differs from the reference."""
+
+    statistic: str
+    difference: float  # of the means, in standard deviations of an image of the reference
+    p_value: float
+    since: str  # the first image that differs, in the order of their names
+
+    def __str__(self) -> str:
+        """Return a line for the console."""
+        side = "higher" if self.difference > 0 else "lower"
+        return f"{self.statistic} {side} by {abs(self.difference):.1f} standard deviations, since {self.since}"
+
+
+def monitor_images(
+    options: MonitorOptions, *, detector: Detector, model: str, images: Sequence[str], records: Sequence[str]
+) -> MonitorResult:
+    """Estimate AP on images, report drift, and write monitor.html and monitor.json.
+
+    Args:
+        options: the options.
+        detector: the opened model.
+        model: its path, beside which the reference is.
+        images: files.
+        records: shards to make the reference from, if it is asked for or there is none.
+
+    Raises:
+        InputError: there is no reference, or no image could be decoded.
+    """
+    outputs = [Path(options.output_dir, f"monitor.{suffix}") for suffix in ("html", "json")]
+    with claimed_outputs(*outputs):
+        if options.reference or (records and not reference_path(model).exists()):
+            make_reference(model, detector, records)
+        reference = read_reference(model)
+        paths, seen = _seen(images, detector)
+        window = statistics(seen, detector, ScoreMap(*reference.score_map.tolist()))
+        estimate = Estimator(
+            reference.windows, reference.aps, reference.kinds.tolist(), spread=float(reference.spread)
+        ).estimate(window, objects=float(reference.objects), reference_images=len(reference.images))
+        drifts = _drifts(reference.images, window, paths, detector.class_names.names, rate=options.false_alarms)
+        result = MonitorResult(
+            images=len(paths),
+            reference_ap=float(reference.aps[0]),
+            ap=estimate.ap if estimate.is_trusted else None,
+            interval=(estimate.low, estimate.high) if estimate.is_trusted else None,
+            drift={drift.statistic: drift.p_value for drift in drifts},
+            alarm=bool(drifts or (estimate.is_trusted and estimate.high < reference.aps[0] / 2)),
+            page=outputs[0],
+            json=outputs[1],
+        )
+        lines = [*_lines(result, reference, drifts, options)]
+        print("\n".join(lines))
+        differing = _most_different(reference.images, window)
+        texts = (
+            _page(lines, drifts, reference, [paths[number] for number in differing], detector),
+            _json(result, drifts),
+        )
+        for output, text in zip(outputs, texts, strict=True):
+            with report_write_errors(output):
+                write_text(output, text)
+    return result
+
+
+def _seen(paths: Sequence[str], detector: Detector) -> tuple[list[str], list[Seen]]:
+    """Return the images that can be decoded, each content once, as the detector sees them."""
+    distinct: dict[bytes, tuple[str, Seen]] = {}
+    failures, repeated = list[str](), 0
+    with Progress("monitor", total=len(paths), noun="image") as progress:
+        for path in paths:
+            try:
+                image = as_in_records(path, read_stored_image(path, value_range=detector.value_range).upright())
+            except InputError as error:
+                failures.append(str(error))
+                print(f"skipped: {printable(failures[-1])}")
+                progress.advance(1, images=0)
+                continue
+            digest = hashlib.sha256(f"{image.shape}".encode() + image.tobytes()).digest()
+            repeated += digest in distinct
+            if digest not in distinct:
+                [rows] = detector.detect([image])
+                distinct[digest] = path, seen_image(image, rows)
+            progress.advance(1, images=1)
+    if not distinct:
+        raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
+    if repeated:
+        print(f"{repeated} of {len(paths)} images have the pixels of others, and are left out")
+    names, seen = zip(*distinct.values(), strict=True)
+    return [*names], [*seen]
+
+
+def _drifts(
+    reference: np.ndarray, window: np.ndarray, paths: Sequence[str], classes: Sequence[str], *, rate: float
+) -> list[Drift]:
+    """Return the statistics that differ, the largest difference first."""
+    names = [*OF_IMAGES, "confidence", "object size", *(f"objects of class {name}" for name in classes)]
+    p_values = drift_p_values(reference, window, rate=rate)
+    differences = _in_deviations(reference, window).mean(axis=0)
+    return [
+        Drift(
+            names[number],
+            float(differences[number]),
+            float(p_values[number]),
+            Path(paths[change_point(reference[:, number], window[:, number])]).name,
+        )
+        for number in np.argsort(-abs(differences)).tolist()
+        if p_values[number] <= rate
+    ]
+
+
+def _in_deviations(reference: np.ndarray, window: np.ndarray) -> np.ndarray:
+    return (window - reference.mean(axis=0)) / np.maximum(reference.std(axis=0), 1e-3)
+
+
+def _most_different(reference: np.ndarray, window: np.ndarray) -> list[int]:
+    """Return the numbers of the images whose statistics differ most."""
+    distances = (np.minimum(abs(_in_deviations(reference, window)), 10) ** 2).sum(axis=1)
+    return np.argsort(-distances, kind="stable")[:SHOWN].tolist()
+
+
+def _lines(
+    result: MonitorResult, reference: Reference, drifts: Sequence[Drift], options: MonitorOptions
+) -> Iterator[str]:
+    known = f"AP {result.reference_ap:.3f} on the {len(reference.images)} labeled images of the reference"
+    if result.interval is None:
+        yield f"estimated AP on {result.images} images: unknown, as they are unlike all that is known of; {known}"
+    else:
+        low, high = result.interval
+        yield f"estimated AP on {result.images} images: {result.ap:.3f}, 90 % interval {low:.3f} to {high:.3f}; {known}"
+    for drift in drifts[:5]:
+        yield f"drift: {drift}"
+    if not result.alarm:
+        yield f"no alarm: nothing differs (at most {options.false_alarms:g} false alarms a call)"
+        return
+    worse = result.interval is None or result.interval[1] < result.reference_ap
+    advice = "train with labels of such images" if worse else "AP is not known to be lower; look at the images"
+    yield f"ALARM: {advice}. To label first: python next_images.py --model={options.model} " + " ".join(
+        f"--images={name}" for name in options.images
+    )
+
+
+def _page(
+    lines: Sequence[str], drifts: Sequence[Drift], reference: Reference, paths: Sequence[str], detector: Detector
+) -> str:
+    pixels = (read_stored_image(path, value_range=detector.value_range).upright() for path in paths)
+    ends = np.cumsum(reference.shown_sizes)
+    jpegs = np.split(reference.shown, ends[:-1])
+    return page(
+        "Unlabeled images beside the reference",
+        {
+            "What differs": table(
+                ("statistic", "difference, standard deviations", "p-value", "since"), [tuple(one) for one in drifts]
+            ),
+            "Images that differ most": image_row(
+                (
+                    (Path(path).name, resized(image, longer_side=_LONGER_SIDE))
+                    for path, image in zip(paths, pixels, strict=True)
+                ),
+                thumbnails=True,
+            ),
+            "Images of the reference": row(
+                (image_figure("", jpeg.tobytes()) for jpeg in jpegs),
+                thumbnails=True,
+            ),
+        },
+        figure=lines[0],
+        lead=_LEAD,
+    )
+
+
+def _json(result: MonitorResult, drifts: Sequence[Drift]) -> str:
+    content: dict[str, Any] = {
+        name: getattr(result, name) for name in ("images", "reference_ap", "ap", "interval", "alarm")
+    }
+    return json.dumps({**content, "drift": [one._asdict() for one in drifts]}, indent=1) + "\n"

@@ -1,0 +1,325 @@
+"""AP without labels: the estimate, the test for drift, the reference, and what monitor.py writes."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from PIL import Image
+
+from dataset.class_names import ClassNames
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.shards import ConversionConfig, convert
+from efficientdet.inference.detect import Detector
+from efficientdet.operations import monitor_images as monitor_images_operation
+from efficientdet.operations.monitor_images import monitor
+from efficientdet.options.monitor import MonitorOptions
+from efficientdet.plugins.monitor.estimates import (
+    Estimator,
+    change_point,
+    detection_statistics,
+    drift_p_values,
+    window_statistics,
+)
+from efficientdet.plugins.monitor.monitoring import monitor_images
+from efficientdet.plugins.monitor.reference import _visible, _zoomed, make_reference, read_reference, reference_path
+from object_detection.coco.evaluation import GroundTruth
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
+
+GENERATOR = np.random.default_rng(0)
+
+
+def test_statistics_of_a_window():
+    some = detection_statistics(np.array([0.5, 0.8]), np.array([0.2, 0.1]), np.array([1, 1]), num_classes=2)
+    nothing = detection_statistics(np.zeros(0), np.zeros(0), np.zeros(0, int), num_classes=2)
+    assert some == pytest.approx([0.89, 0.18, 0, 1.3])
+    images = np.array([[1, 2, 3, 4, 5, *some], [3, 2, 3, 4, 5, *nothing]])
+    expected = [2, 2, 3, 4, 5, 1.3 / 2 / 4, 0.89 / 1.3, np.log(0.18 / 1.3)]
+    assert window_statistics(images.mean(axis=0), 4.0) == pytest.approx(expected)
+    assert np.isfinite(window_statistics(images[1], 4.0)).all()
+
+
+def windows(*, kinds=4, levels=4):
+    """Statistics of windows whose AP falls with the confidence, which each kind of change lowers."""
+    statistics, names = [np.zeros(8)], ["none"]
+    for kind, level in itertools.product(range(kinds), range(1, levels + 1)):
+        point = np.zeros(8)
+        point[kind], point[5] = level, -0.1 * level
+        statistics.append(point)
+        names.append(str(kind))
+    statistics = np.array(statistics)
+    return statistics, 0.6 + statistics[:, 5], names
+
+
+def images_at(statistics, count):
+    """Equal images [n, 8], whose window has the given statistics where an image has one object."""
+    total = max(1 + statistics[5], 1e-6)
+    one = [*statistics[:5], total * statistics[6], total * np.exp(statistics[7]), total]
+    return np.tile(one, (count, 1))
+
+
+def test_the_estimate_is_near_what_was_measured_and_unknown_far_from_it():
+    statistics, aps, kinds = windows()
+    points = statistics + np.array([0, 0, 0, 0, 0, 1, 0, 0])
+    estimator = Estimator(points, aps, kinds, spread=0.1)
+    for point, ap in zip(statistics, aps, strict=True):
+        estimate = estimator.estimate(images_at(point, 50), objects=1.0, reference_images=50)
+        assert estimate.ap == pytest.approx(ap, abs=0.03)
+        assert estimate.is_trusted
+        assert estimate.low < ap < estimate.high
+    few = estimator.estimate(images_at(statistics[0], 2), objects=1.0, reference_images=50)
+    assert few.high - few.low > 2 * 1.64 * 0.1 / np.sqrt(2)  # the sample of two images
+    far = estimator.estimate(images_at(statistics[0] + 30, 50), objects=1.0, reference_images=50)
+    assert not far.is_trusted
+    assert far.ap == pytest.approx(0.6)  # nothing is known
+
+
+def test_intervals_are_wider_where_one_kind_of_change_contradicts_the_others():
+    statistics, aps, kinds = windows()
+    statistics[5:] = np.tile(statistics[1:5], (3, 1)) + 0.01  # all kinds look alike
+    widths = []
+    for last in (aps[-4:], [0.9] * 4):
+        aps[-4:] = last
+        estimator = Estimator(statistics, aps, kinds, spread=0.0)
+        estimate = estimator.estimate(images_at(statistics[2], 50), objects=1.0, reference_images=50)
+        widths.append(estimate.high - estimate.low)
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_p_values_are_those_of_all_permutations():
+    values = GENERATOR.normal(size=(7, 3)) + np.repeat([[0, 0, 0], [2, 0, 0]], (4, 3), axis=0)
+    ranks = values.argsort(axis=0).argsort(axis=0) - 3.0
+    sums = np.array([abs(ranks[list(chosen)].sum(axis=0)) for chosen in itertools.combinations(range(7), 3)])
+    expected = [(sums.max(axis=1) >= abs(ranks[4:, column].sum())).mean() for column in range(3)]
+    assert drift_p_values(values[:4], values[4:], rate=0.01) == pytest.approx(expected, abs=0.03)
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    alarms = 0
+    for _ in range(150):
+        values = np.exp(GENERATOR.normal(size=(60, 12)) + GENERATOR.normal(size=(60, 1)))  # skewed and correlated
+        values[:, 3] = 7  # gray images have no saturation
+        values[:, 4] = np.round(values[:, 4])  # ties
+        p_values = drift_p_values(values[:40], values[40:], rate=0.05)
+        assert p_values[3] == 1
+        alarms += p_values.min() <= 0.05
+    assert alarms <= 15  # 7.5 are expected; more than 15 have a probability of 0.4 %
+
+
+def test_the_first_image_that_differs():
+    assert change_point(np.zeros(9), np.array([0.1, -0.2, 0, 0.1, 3, 2, 4, 3])) == 4
+    assert change_point(np.zeros(9), np.array([-3.0, -2, -4, -3])) == 0
+
+
+@pytest.mark.parametrize(
+    ("box", "expected"), [((30, 30, 20, 20), (30, 30, 20, 20)), ((10, 40, 20, 20), (20, 40, 10, 20))]
+)
+def test_labels_of_an_enlarged_image(box, expected):
+    """At factor 2 the middle half of an image of 80 x 160 pixels is visible: 20 to 60 and 40 to 120."""
+    truth = GroundTruth(
+        source="",
+        image_sizes={1: (160, 80)},
+        categories={1: "a"},
+        annotations=tuple(
+            {"id": number, "image_id": 1, "category_id": 1, "bbox": values, "area": 1.0, "iscrowd": 0}
+            for number, values in enumerate([(box[0], box[1] + 20, *box[2:]), (0, 0, 30, 45)])
+        ),
+    )
+    [annotation] = _visible(truth, 2.0).annotations
+    assert annotation["bbox"] == [expected[0], expected[1] + 20, *expected[2:]]
+
+
+def test_zoom_about_the_center():
+    image = np.zeros((40, 80, 3), np.uint8)
+    image[10:30, 20:60] = 200
+    assert abs(_zoomed(image, 2.0)[2:-2, 2:-2].astype(int) - 200).max() <= 1
+    small = _zoomed(image, 0.5)
+    assert small[20, 40, 0] == 200
+    assert small[20, 5, 0] == 50  # the mean of the image
+
+
+NAMES = ClassNames((2, 5), ("red", "green"))
+
+
+def detect(images):
+    """Find bright squares; what is less bright has a lower score."""
+    found = []
+    for image in images:
+        boxes, scores, categories = [], [], []
+        for channel, category in ((0, 2), (1, 5)):
+            _, _, areas, _ = cv2.connectedComponentsWithStats((image[..., channel] > 60).astype(np.uint8))
+            for left, top, width, height, area in areas[1:]:
+                if area >= 12:
+                    boxes.append([top, left, top + height, left + width])
+                    inside = image[top : top + height, left : left + width, channel]
+                    scores.append(min(float(inside.mean()) / 220, 1.0))
+                    categories.append(category)
+        order = np.argsort(scores)[::-1]
+        rows = np.float32(boxes).reshape(-1, 4), np.float32(scores), np.int64(categories)
+        found.append(DetectionRows.of_image(*(values[order] for values in rows)))
+    return found
+
+
+def draw(folder, *, count, brightness=1.0, seed=0):
+    """Draw squares on noise; return their COCO annotations."""
+    generator, content = (
+        np.random.default_rng(seed),
+        {"images": [], "annotations": [], "categories": NAMES.to_categories()},
+    )
+    folder.mkdir(parents=True)
+    for number in range(1, count + 1):
+        image = generator.uniform(0, 50, (72, 96, 3))
+        for row, column in itertools.product((4, 40), (4, 36, 68)):
+            if generator.random() < 0.6:
+                side, kind = int(generator.integers(8, 24)), int(generator.integers(2))
+                image[row : row + side, column : column + side, kind] = generator.uniform(90, 250)
+                annotation = {"category_id": NAMES.category_ids[kind], "bbox": [column, row, side, side]}
+                annotation |= {"id": len(content["annotations"]) + 1, "image_id": number, "area": side**2, "iscrowd": 0}
+                content["annotations"].append(annotation)
+        Image.fromarray((image * brightness).astype(np.uint8)).save(folder / f"{number:03}.png")
+        content["images"].append({"id": number, "file_name": f"{number:03}.png", "height": 72, "width": 96})
+    return content
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A folder with a model that has a reference, the records of the reference, and the detector."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "labels.json").write_text(json.dumps(draw(folder / "images", count=24)))
+    config = ConversionConfig(
+        image_folder=str(folder / "images"),
+        output_prefix=str(folder / "val"),
+        num_shards=1,
+        processes=1,
+        max_bad_fraction=0.0,
+    )
+    convert(read_coco(object_annotations_file=str(folder / "labels.json")), config, log=lambda line: None)
+    (folder / "model.onnx").write_bytes(b"weights")
+    detector = Detector(detect, NAMES)
+    make_reference(str(folder / "model.onnx"), detector, [*map(str, folder.glob("val-*.tfrecord"))])
+    return folder, detector
+
+
+def monitored(watched, images, output, **options):
+    folder, detector = watched
+    model = str(folder / "model.onnx")
+    options = MonitorOptions(model=model, images=(str(images),), output_dir=str(output), **options)
+    return monitor_images(
+        options, detector=detector, model=model, images=sorted(map(str, images.iterdir())), records=()
+    )
+
+
+def test_the_reference_is_small_and_knows_what_lowers_ap(watched):
+    folder, _ = watched
+    path = reference_path(str(folder / "model.onnx"))
+    assert path.stat().st_size < 200_000
+    reference = read_reference(str(folder / "model.onnx"))
+    assert reference.aps[0] > 0.5
+    assert reference.aps[reference.kinds == "dark"][-1] == 0
+    assert reference.aps[reference.kinds == "larger"].min() > 0.2  # labels are cut off as the images are
+    assert reference.images.shape == (24, 9)
+
+
+def test_images_like_the_reference_raise_no_alarm(watched, tmp_path, capsys):
+    draw(tmp_path / "week", count=20, seed=1)
+    shutil.copy(tmp_path / "week" / "001.png", tmp_path / "week" / "002 again.png")
+    (tmp_path / "week" / "broken.png").write_bytes(b"no image")
+    result = monitored(watched, tmp_path / "week", tmp_path / "out")
+    assert not result.alarm
+    assert result.images == 20
+    assert result.interval[0] < result.reference_ap <= result.interval[1]
+    printed = capsys.readouterr().out
+    assert "1 of 22 images have the pixels of others" in printed
+    assert "broken.png" in printed
+    assert "no alarm" in printed
+
+
+def test_a_change_within_the_week_raises_an_alarm(watched, tmp_path, capsys):
+    draw(tmp_path / "week", count=12, seed=2)
+    draw(tmp_path / "dark", count=12, seed=3, brightness=0.35)
+    for path in (tmp_path / "dark").iterdir():
+        path.rename(tmp_path / "week" / f"dark {path.name}")
+    result = monitored(watched, tmp_path / "week", tmp_path / "out")
+    assert result.alarm
+    content = json.loads(result.json.read_text())
+    assert content["alarm"]
+    since, difference = {one["statistic"]: (one["since"], one["difference"]) for one in content["drift"]}["structure"]
+    assert since == "dark 001.png"
+    assert difference < 0
+    page = result.page.read_text()
+    shown = page[page.index("Images that differ most") : page.index("Images of the reference")]
+    assert shown.count("<figure>") == 20
+    assert shown[shown.index("<figcaption>") :].startswith("<figcaption>dark 0")
+    assert page.count("<figure>") == 40
+    assert "ALARM" in (printed := capsys.readouterr().out)
+    assert "next_images.py" in printed
+
+
+def test_half_of_the_ap_is_noticed(watched, tmp_path):
+    draw(tmp_path / "week", count=20, seed=4, brightness=0.35)
+    result = monitored(watched, tmp_path / "week", tmp_path / "out")
+    assert result.alarm
+    assert result.ap is None or result.ap < result.reference_ap / 2
+
+
+def test_one_image_is_accepted(watched, tmp_path):
+    draw(tmp_path / "week", count=1, seed=5)
+    assert monitored(watched, tmp_path / "week", tmp_path / "out").images == 1
+
+
+def test_no_image_can_be_decoded(watched, tmp_path):
+    (tmp_path / "week").mkdir()
+    (tmp_path / "week" / "a.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match="none of 1 images could be decoded"):
+        monitored(watched, tmp_path / "week", tmp_path / "out")
+
+
+def test_a_reference_of_another_model_and_a_damaged_one_are_refused(watched, tmp_path):
+    folder, _ = watched
+    for name in ("model.onnx", "model.onnx.monitor.npz"):
+        shutil.copy(folder / name, tmp_path)
+    model = tmp_path / "model.onnx"
+    assert len(read_reference(str(model)).aps) == 32
+    model.write_bytes(b"trained again")
+    with pytest.raises(InputError, match=r"of another model than .*--reference="):
+        read_reference(str(model))
+    content = reference_path(str(model)).read_bytes()
+    for damaged in (content[:1000], b"", b"text"):
+        reference_path(str(model)).write_bytes(damaged)
+        with pytest.raises(InputError, match=r"is damaged .*--reference="):
+            read_reference(str(model))
+
+
+def test_the_program_checks_what_it_is_given(watched, tmp_path, monkeypatch):
+    folder, detector = watched
+    monkeypatch.setattr(monitor_images_operation, "load_detector", lambda path: detector)
+    (tmp_path / "ckpt.index").touch()
+    (tmp_path / "images").mkdir()
+    given = {"model": str(tmp_path / "ckpt"), "images": (str(folder / "images"),), "output_dir": str(tmp_path / "out")}
+    for options, message in (
+        ({"model": None}, "--model is missing"),
+        ({"model": str(tmp_path / "no")}, "--model=.*no: there is no checkpoint"),
+        ({"images": ()}, "--images is missing"),
+        ({"images": (str(tmp_path / "images"),)}, "no image in this folder"),
+        ({}, "has no reference; make one .*--reference="),
+        ({"reference": str(tmp_path / "val-*")}, "val-"),
+    ):
+        with pytest.raises(InputError, match=message):
+            monitor(MonitorOptions(**given | options))
+    with pytest.raises(InputError, match=r"--false_alarms=1\.0: expected above 0 and below 1"):
+        MonitorOptions(false_alarms=1.0)
+
+
+def test_a_reference_needs_images_and_a_detector_that_finds_objects(watched, tmp_path):
+    folder, detector = watched
+    records = [*map(str, folder.glob("val-*.tfrecord"))]
+    blind = dataclasses.replace(detector, detect=lambda images: [rows.chosen(slice(0, 0)) for rows in detect(images)])
+    with pytest.raises(InputError, match=r"AP 0\.0000 on .*; expected at least 0\.01"):
+        make_reference(str(tmp_path / "model"), blind, records)
+    with pytest.raises(InputError, match="3 images; expected at least 10"):
+        make_reference(str(tmp_path / "model"), detector, draw_records(tmp_path, images={"val": 3}).records("val"))
