@@ -8,8 +8,18 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.compare_models import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.evaluate import CompareOptions
 from program_support.command_line import run
+
+
+def _operation():
+    from efficientdet.operations.compare_models import compare
+
+    return compare
+
+
+define_flags, main = program("compare", CompareOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

@@ -5,8 +5,23 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.infer_images import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.infer import InferOptions
 from program_support.command_line import run
+
+
+def _operation():
+    from efficientdet.operations.infer_images import infer
+
+    return infer
+
+
+define_flags, main = program(
+    "infer",
+    InferOptions,
+    _operation,
+    format="efficientdet.inference.result_files:FORMATS",
+)
 
 if __name__ == "__main__":
     define_flags()

@@ -12,8 +12,23 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.quick_start import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.quickstart import QuickstartOptions
 from program_support.command_line import run
+
+
+def _operation():
+    from efficientdet.operations.quick_start import run_quickstart
+
+    return run_quickstart
+
+
+define_flags, main = program(
+    "quickstart",
+    QuickstartOptions,
+    _operation,
+    formats="efficientdet.options.model:export_formats",
+)
 
 if __name__ == "__main__":
     define_flags()

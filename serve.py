@@ -5,8 +5,18 @@ from program_support.startup import before_imports
 if __name__ == "__main__":
     before_imports()
 
-from efficientdet.operations.serve_model import define_flags, main
+from efficientdet.configuration.program_flags import program
+from efficientdet.options.serve import ServeOptions
 from program_support.command_line import run
+
+
+def _operation():
+    from efficientdet.operations.serve_model import serve_model
+
+    return serve_model
+
+
+define_flags, main = program("serve", ServeOptions, _operation)
 
 if __name__ == "__main__":
     define_flags()

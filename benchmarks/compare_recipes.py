@@ -2,9 +2,8 @@
 
 Data sets and recipes are in recipes.yaml beside this file, or in another --table. A cell is one training of a recipe on
 a data set with a seed. It has a fixed number of steps and is evaluated on the validation images; with --test also on
-the test images, whose detections are stored and give the differences of recipes a paired interval. After each cell the
-tables val.md and test.md of all cells in the output folder are written. The same command skips finished cells and
-resumes an interrupted one.
+the test images. After each cell the tables val.md and test.md of all cells in the output folder are written. The same
+command skips finished cells and resumes an interrupted one.
 """
 
 import contextlib
@@ -23,11 +22,10 @@ from typing import Any, NamedTuple
 import yaml
 from absl import flags
 from recipe_tables import write_tables
-from throughput_cells import commit_here
+from throughput_matrix import commit_here
 
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.data_checks.findings import as_hparams
-from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.atomic_files import unfinished_folder, write_text
 from program_support.command_line import run, whole_numbers
 from program_support.errors import InputError
@@ -36,7 +34,6 @@ FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "baseline"
 SPLITS = ("val", "test")
-SAMPLES = "test_samples.json"  # written by recipe_tables.py, in the folder of a cell
 EPOCHS, EVALUATIONS = 20, 4  # of a cell; an epoch need not cover the data set
 WARMUP_STEPS = 50  # as quickstart.py; at least an epoch
 
@@ -142,8 +139,6 @@ def finished_cells(folder: Path) -> list[dict[str, Any]]:
     outcomes = []
     for path in sorted(folder.glob("cells/*/cell.json")):
         outcome = json.loads(path.read_text(encoding="utf-8"))
-        if (samples := path.with_name(SAMPLES)).exists():
-            outcome["test_samples"] = json.loads(samples.read_text(encoding="utf-8"))
         outcomes += [outcome] * ("val" in outcome)
     return outcomes
 
@@ -193,10 +188,8 @@ def measured(
                 return None
             outcome["val"] = _last_metrics(model)
     if "test" in splits and "test" not in outcome:
-        images = records / "test-*"
-        test = {"ckpt": model, "val_file_pattern": images, "output_json": folder / "test.json", "testdev_dir": folder}
-        samples = {"results": folder / TESTDEV_FILE_NAME, "records": images, "output": folder / SAMPLES}
-        if _failed("eval", test, folder) or _failed("benchmarks/recipe_tables", samples, folder):
+        test = {"ckpt": model, "val_file_pattern": records / "test-*", "output_json": folder / "test.json"}
+        if _failed("eval", test, folder):
             return None
         outcome["test"] = json.loads((folder / "test.json").read_text(encoding="utf-8"))
         write_text(path, json.dumps(outcome, indent=1))

@@ -1,35 +1,22 @@
-"""Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline.
+"""Tables of compare_recipes.py: mean and standard error by recipe, differences to the baseline."""
 
-`recipe_tables.py --results=detections.json --records='DIR/test-*' --output=samples.json` writes AP and AP50 of
-detections on resamples of their images, for the paired intervals. The resamples depend on the number of images alone,
-so that they are the same for all cells of a data set.
-"""
-
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataset.records.record_index import index_records
-from efficientdet.configuration.flag_paths import class_names_for, records_of
-from efficientdet.evaluation.data_set_evaluator import read_evaluator, read_results
-from object_detection.coco.bootstrap import RESAMPLES, interval, multiplicities, resampled
-from object_detection.coco.measures import MEASURE_NAMES
 from program_support.atomic_files import write_text
 
 MEASURES = ("AP", "AP50")
 NONE = "-"
 EXPLANATION = (
     "AP and AP50: mean over the seeds ± standard error (number of seeds) [95 % interval over the images, mean over the "
-    "seeds, if all have one]. Mean: over the data sets. Difference: to the baseline, on the data sets of both. Its 95 "
-    "% interval, if their detections are stored: for the same trainings on other test images, from resamples that are "
-    "the same for all cells. SE by seeds: standard error of the difference on these data sets; the variance between "
-    "seeds is pooled over the recipes, for each data set. SE by sets: standard error over the data sets, which also "
-    "holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+    "seeds, if all have one]. Mean: over the data sets. Difference: to the baseline, on the data sets of both; "
+    "compare.py has its 95 % interval over the images. SE by seeds: standard error of the difference on these data "
+    "sets; the variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over "
+    "the data sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
 )
 
 Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed
@@ -71,26 +58,6 @@ def difference(values: Values, recipe: str, baseline: str) -> Difference | None:
     return Difference(float(np.mean(means)), by_seeds, standard_error(np.array(means)))
 
 
-def paired_interval(
-    cells: Sequence[Mapping[str, Any]], measure: str, recipe: str, baseline: str
-) -> tuple[float, float] | None:
-    """Return the 95 % interval over the test images of `difference`; None if one of its cells has no samples."""
-    changes, images = [], []
-    for name in {cell["data_set"] for cell in cells}:
-        here = [cell for cell in cells if cell["data_set"] == name and cell["recipe"] in (recipe, baseline)]
-        if {cell["recipe"] for cell in here} != {recipe, baseline}:
-            continue
-        if not all("test_samples" in cell for cell in here):
-            return None
-        means = {
-            one: np.mean([cell["test_samples"][measure] for cell in here if cell["recipe"] == one], axis=0)
-            for one in (recipe, baseline)
-        }
-        changes.append(means[recipe] - means[baseline])
-        images.append(here[0]["test_samples"]["images"])
-    return interval(np.mean(changes, axis=0), images=min(images)) if changes else None
-
-
 def _variance_of_seeds(values: Values, data_set: str) -> float:
     """Return the variance between seeds on a data set, pooled over the recipes; NaN if none has two seeds."""
     several = [sets[data_set] for sets in values.values() if data_set in sets and len(sets[data_set]) > 1]
@@ -106,38 +73,22 @@ def comparison(
     """Return columns and rows of the table of one measure; a row per recipe, the baseline first."""
     values = values_by_recipe(cells, split, measure)
     sets = sorted({name for by_data_set in values.values() for name in by_data_set})
-    measured = [cell for cell in cells if split in cell]
-    has_samples = split == "test" and any("test_samples" in cell for cell in measured)
     rows = []
     for recipe in sorted(values, key=lambda name: (name != baseline, name)):
         of_recipe = [cell for cell in cells if cell["recipe"] == recipe]
         change = None if recipe == baseline else difference(values, recipe, baseline)
-        ends = paired_interval(measured, measure, recipe, baseline) if change and has_samples else None
-        shown_ends = [f"{ends[0]:+.4f} to {ends[1]:+.4f}" if ends else NONE] * has_samples
         rows.append(
             [
                 recipe,
                 *(_with_error(values[recipe].get(name), _intervals(of_recipe, name, split, measure)) for name in sets),
                 _shown(float(np.mean([by_data_set.mean() for by_data_set in values[recipe].values()]))),
                 NONE if change is None else _shown(change.mean, "+.4f"),
-                *shown_ends,
                 *([NONE] * 2 if change is None else map(_shown, change[1:])),
                 f"{np.mean([cell['minutes'] for cell in of_recipe]):.1f}",
                 f"{np.mean([cell['cpu_seconds'] for cell in of_recipe]):.0f}",
             ]
         )
-    interval_column = ["95 % interval"] * has_samples
-    return [
-        measure,
-        *sets,
-        "mean",
-        "difference",
-        *interval_column,
-        "SE by seeds",
-        "SE by sets",
-        "minutes",
-        "CPU s",
-    ], rows
+    return [measure, *sets, "mean", "difference", "SE by seeds", "SE by sets", "minutes", "CPU s"], rows
 
 
 def _intervals(cells: Sequence[Mapping[str, Any]], data_set: str, split: str, measure: str) -> list[Sequence[float]]:
@@ -171,18 +122,3 @@ def write_tables(folder: Path, cells: Sequence[Mapping[str, Any]], *, baseline: 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write_samples(detections: str, records: str, path: str) -> None:
-    """Write AP and AP50 of detections on resamples of their images."""
-    index, class_names = index_records(files := records_of(records, "records")), class_names_for(files, json_file=None)
-    evaluator = read_evaluator(index, class_names, json_file=None)
-    comparison = evaluator.compare(read_results(detections, index, evaluator.ground_truth, class_names))
-    images = len(comparison.image_ids)
-    samples = resampled(comparison, multiplicities(images, RESAMPLES, seed=images)).numbers.round(6)
-    values = {measure: samples[MEASURE_NAMES.index(measure)].tolist() for measure in MEASURES}
-    write_text(path, json.dumps({"images": images, **values}))
-
-
-if __name__ == "__main__":
-    write_samples(*(word.partition("=")[2] for word in sys.argv[1:]))

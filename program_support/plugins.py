@@ -98,12 +98,13 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def _installed(group: str) -> list[Any]:
-    return _entry_points(group, tuple(sys.path))
+    return sorted(_entry_points(tuple(sys.path)).select(group=group))
 
 
 @cache
-def _entry_points(group: str, search_path: tuple[str, ...]) -> list[Any]:
+def _entry_points(search_path: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages, each of which has a file that is read."""
     del search_path  # where packages are looked for
     from importlib.metadata import entry_points  # 20 ms
 
-    return sorted(entry_points(group=group))
+    return entry_points()

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+from pathlib import Path
 
 import numpy as np
 from pycocotools.coco import COCO
@@ -14,6 +16,10 @@ from object_detection.coco.run_length_masks import encoded
 CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
 BOX = (10, 20, 100, 50)
 OTHER = (200, 150, 60, 60)
+
+
+def read_ground_truth(path):
+    return ground_truth_from_dataset(json.loads(Path(path).read_text()), source=str(path))
 
 
 def ground_truth(objects, *, images=(0, 1), categories=CATEGORIES):

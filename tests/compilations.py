@@ -15,8 +15,8 @@ import jax
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop
 from efficientdet.training import state as training_state
 

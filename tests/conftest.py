@@ -4,14 +4,11 @@ import gc
 import importlib.util
 import itertools
 import os
-import threading
 from collections import Counter
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from hub_server import HubHandler, forget_library
 from jax_process import QUICK_XLA
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -75,22 +72,3 @@ def golden_folder() -> Path:
 def data_folder() -> Path:
     """Real images, annotations, malformed files."""
     return _folder("EFFICIENTDET_DATA")
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """Start a server that answers the real huggingface_hub as the Hugging Face Hub does."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), HubHandler)
-    server.daemon_threads, server.repositories, server.requests = True, {}, []
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    forget_library()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-    forget_library()

@@ -65,9 +65,9 @@ def environment_of_processes(count, folder):
 
 
 def run_processes(count, trainings, folder, *programs):
-    """(exit code, output) of each process of jax_trainings.py; four devices in all."""
+    """(exit code, output) of each process of several_trainings.py; four devices in all."""
     environment = {**os.environ, **environment_of_processes(count, folder)}
-    command = [sys.executable, str(TESTS / "jax_trainings.py"), json.dumps(trainings), json.dumps(programs)]
+    command = [sys.executable, str(TESTS / "several_trainings.py"), json.dumps(trainings), json.dumps(programs)]
     processes = [
         forked_programs.start(
             command, env={**environment, "JAX_PROCESS_ID": str(number)}, output=folder / f"output-{number}-{count}"

@@ -17,9 +17,9 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.optimization.jax_step import JaxStep
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import state as training_state
 from efficientdet.training.loop import train
 

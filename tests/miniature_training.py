@@ -22,9 +22,9 @@ from miniature import HPARAMS, build_miniature
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop, run
 from efficientdet.training import state as training_state
 from program_support.errors import InputError

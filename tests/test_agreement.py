@@ -11,11 +11,11 @@ import pytest
 from dataset.class_names import ClassNames
 from dataset.records.record_index import RecordIndex
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices import agreement
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.evaluation.evaluate import RANK_FIELDS, EvaluationConfig
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training.run import OWN_SETTINGS
 from program_support.errors import InputError
 

@@ -1,6 +1,9 @@
 """infer.py's work with a detector that finds whatever is white."""
 
 import json
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +127,36 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
     assert sorted(path.name for path in (place / "out").glob("[!.]*")) == ["b.jpg", "detections.json", "whole.jpg"]
     assert {result["file_name"] for result in results(place)} == {"whole.jpg", "b.jpg"}
     assert capsys.readouterr().out.count("skipped: ") == 2
+
+
+def test_while_the_network_runs_the_next_image_is_decoded_and_the_last_one_written(place, monkeypatch):
+    images = [save(place / name) for name in ("a.jpg", "b.jpg", "c.jpg")]
+    read, found = {path.name: threading.Event() for path in images}, []
+
+    def read_input(path, **options):
+        read[Path(path).name].set()
+        return read_image(path, **options)
+
+    def detect(pixels):
+        number = len(found)
+        if number < 2:
+            assert read[images[number + 1].name].wait(20)
+        found.append(number)
+        deadline = time.monotonic() + 20
+        while number and not (place / "out" / images[number - 1].name).exists():
+            assert time.monotonic() < deadline
+        return [DetectionRows.of_image(np.float32([[0, 0, 9, number + 9]]), np.float32([0.9]), np.array([8]))]
+
+    read_image = annotate_module.read_input
+    monkeypatch.setattr(annotate_module, "read_input", read_input)
+    model = Detector(detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds())
+    monkeypatch.setattr(annotate_module, "open_model", lambda config, **_: model)
+    run(place, *images)
+    assert [(result["file_name"], result["bbox"][2]) for result in results(place)] == [
+        ("a.jpg", 9),
+        ("b.jpg", 10),
+        ("c.jpg", 11),
+    ]
 
 
 def test_an_image_too_wide_for_a_jpeg_is_told(place):

@@ -113,6 +113,7 @@ KNOWN_IN = {
         "dataset.*",
         "program_support.*",
         "efficientdet.configuration.flag_paths",
+        "efficientdet.configuration.program_flags",
     },
     "fsspec": {"efficientdet.plugins.cluster.remote_files"},
     "rasterio": {"dataset.files.image_windows"},

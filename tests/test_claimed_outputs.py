@@ -228,12 +228,12 @@ def _convert(place, out):
 
 
 PROGRAMS = {
-    _train: "config.json classes.json report.html metrics-1.json metrics-final.json provenance.json "
+    _train: "config.json classes.json report.html metrics-1.json metrics-final.json "
     f"emackpt-final/saved_model.pb {TESTDEV_FILE_NAME}",
     _evaluate: f"photo.jpg report.html report.json suspects.html suspects.json proposed.json {TESTDEV_FILE_NAME}",
     _compare: "compare.html compare.json",
     _examine: "doctor.html doctor.json",
-    _export: "README.md detector.onnx artifacts.json provenance.json "
+    _export: "README.md detector.onnx artifacts.json "
     "detector.tflite detector.xml detector.bin saved_model/saved_model.pb web/index.html",
     _infer: "detections.json coco.json yolo/labels/1.txt detections.csv label_studio.xml lines.jsonl",
     _next_images: "next_images.html next_images.json images/1.jpg coco.json yolo/labels/1.txt",

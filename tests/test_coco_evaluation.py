@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, ground_truth, rows_of
+from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, ground_truth, read_ground_truth, rows_of
 
-from object_detection.coco.evaluation import CocoEvaluator, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.run_length_masks import pasted_masks, run_lengths
 

@@ -276,9 +276,8 @@ quickstart --images=empty --format=tflight | --format=tflight: expected one of a
 quickstart --images=empty --minutes=0 | --minutes=0.0: expected at least 0.1
 quickstart --images=empty --minutes=inf | --minutes=inf: expected at least 0.1
 quickstart --images=empty --weights=/nowhere | --weights=/nowhere
-doctor | expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS
-doctor --images=/nowhere | --images=/nowhere: no such folder
-doctor --images=empty --annotations=/nowhere.json | /nowhere.json
+doctor | --records is missing
+doctor --images=photos | --images=photos: has been removed: it checks records; dataset/create_tfrecord.py
 train TRAIN --eval_epochs=40,x | --eval_epochs=40,x: expected integers such as 40,50,55
 train TRAIN --eval_epochs=40,-1 | --eval_epochs=40,-1: expected at least 1
 train TRAIN --mlperf_submission=shut | --mlperf_submission=shut: expected KEY=VALUE, KEY one of submission_benchmark

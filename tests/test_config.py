@@ -9,9 +9,9 @@ from efficientdet.configuration.flag_paths import (
     writable_file,
     writable_folder,
 )
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))

@@ -12,11 +12,11 @@ from miniature import build_miniature
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, existing_backbone, write_arrays
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop as train_loop
 from efficientdet.training import state as training_state
 from efficientdet.training.state import initial_state, with_conventions_of_resumed, with_conventions_of_start

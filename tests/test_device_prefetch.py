@@ -22,10 +22,12 @@ import time
 import jax
 import numpy as np
 import tensorflow as tf
+from dataset.class_names import ClassNames
 from efficientdet.devices.device import device_prefetch
+from efficientdet.evaluation.data_set_evaluator import detect_all
 from program_support.errors import InputError
 from efficientdet.run_log.journal import Stopwatch
-from object_detection.structures import Batch, Objects
+from object_detection.structures import Batch, Detections, Objects
 
 drawn = []
 
@@ -62,6 +64,20 @@ try:
         before_error.append(int(batch.images[0, 0, 0, 0]))
 except InputError as error:
     found["error"] = before_error, str(error)
+
+class EvaluationBatches(list):
+    images = 3
+
+def nothing(images, sizes, scales):
+    found.setdefault("evaluated on the device", []).append(isinstance(images, jax.Array))
+    zeros = np.zeros((2, 1), np.float32)
+    return Detections(np.zeros((2, 1, 4), np.float32), zeros, zeros.astype(np.int32), zeros > 1)
+
+valid = np.array([True, False])  # the second row is padding
+rows = detect_all(
+    nothing, EvaluationBatches((batch, valid) for batch in batches(3)), class_names=ClassNames((1,), ("cell",))
+)
+found["evaluated"] = [int(number) - 2 ** 40 for number in rows.evaluated_ids]
 print(json.dumps(found))
 """
 
@@ -91,6 +107,11 @@ def test_under_jax_the_next_batch_is_on_the_device_and_image_ids_are_not(found):
 def test_under_jax_all_come_once_in_their_order(found):
     assert found["images"] == [0, 1, 2, 3, 4]
     assert found["ids"] == [0, 1, 2]
+
+
+def test_under_jax_an_evaluation_gets_batches_that_are_on_the_device(found):
+    assert found["evaluated on the device"] == [True] * 3
+    assert found["evaluated"] == [0, 1, 2]
 
 
 def test_under_jax_an_error_waits_for_its_turn(found):

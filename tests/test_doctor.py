@@ -10,7 +10,6 @@ from labeled import healthy, jpeg, picture, with_boxes, with_pictures, without_o
 from PIL import Image
 
 import efficientdet
-from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import measure_images
@@ -21,6 +20,8 @@ from efficientdet.data_checks.findings import Finding, as_hparams
 from efficientdet.data_checks.input_view import InputView, best_overlaps
 from efficientdet.data_checks.label_checks import duplicate_boxes
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
+from efficientdet.operations.examine_data import read_splits
+from efficientdet.options.doctor import ExamineOptions
 from program_support.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
@@ -304,15 +305,19 @@ def test_lines_of_findings():
     assert as_hparams(settings) == "image_size=512x384,aspect_ratios=0.5*1*2"
 
 
-def of(folder, annotations, images):
-    return labeled_annotations(
-        read_coco(object_annotations_file=str(folder / "annotations" / annotations)), str(folder / images)
-    )
+def of(folder, annotations, images, output):
+    data = read_coco(object_annotations_file=str(folder / "annotations" / annotations))
+    settings = {"num_shards": 1, "processes": 1, "max_bad_fraction": 0.01}
+    convert(data, ConversionConfig(image_folder=str(folder / images), output_prefix=str(output), **settings))
+    return read_splits(ExamineOptions(records=f"{output}-*"))["training"]
 
 
-def test_blood_cells(data_folder):
+def test_blood_cells(data_folder, tmp_path):
     """docs/tutorials/bccd.md and the data's own README tell what is known of them."""
-    splits = [of(data_folder / "bccd", f"instances_{split}.json", "images") for split in ("train", "val", "test")]
+    splits = [
+        of(data_folder / "bccd", f"instances_{split}.json", "images", tmp_path / split)
+        for split in ("train", "val", "test")
+    ]
     findings = {
         finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))
     }
@@ -335,32 +340,11 @@ def test_blood_cells(data_folder):
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
-def test_nothing_alarming_in_coco(data_folder, split):
-    images = of(data_folder / "coco_sample", f"instances_{split}.json", split)
+def test_nothing_alarming_in_coco(data_folder, split, tmp_path):
+    images = of(data_folder / "coco_sample", f"instances_{split}.json", split, tmp_path / split)
     findings = quick_findings(images, hyperparameters_of("efficientdet-d0", {}))
     # Many objects are small, and 20 classes have no object in these images
     assert [finding.about for finding in findings if finding.level == WARNING] == ["anchors", "absent classes"]
-
-
-def test_labels_of_any_format(tmp_path, monkeypatch, capsys):
-    for split, count in (("train", 2), ("val", 1)):
-        for number in range(count):
-            for folder in ("images", "labels"):
-                (tmp_path / split / folder).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (64, 48), (40 * number, 90, 9)).save(tmp_path / split / "images" / f"{split}{number}.png")
-            (tmp_path / split / "labels" / f"{split}{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n" * (number + 1))
-    (tmp_path / "data.yaml").write_text("train: train/images\nval: val/images\nnames: [cell]\n")
-    (tmp_path / "other.csv").write_text("filename,xmin,ymin,xmax,ymax,class\na.png,1,2,3,4,cell\n")  # of another format
-    efficientdet.examine(tmp_path, output_dir=tmp_path / "out", image_size=128, format="yolo")
-    assert "labels: YOLO" in capsys.readouterr().out
-    found = json.loads((tmp_path / "out" / "doctor.json").read_text())["splits"]
-    counts = {split: (part["images"], part["objects"]) for split, part in found.items()}
-    assert counts == {"training": (2, 3), "validation": (1, 1)}
-    (tmp_path / "current").mkdir()
-    monkeypatch.chdir(tmp_path / "current")
-    result = efficientdet.examine(tmp_path, image_size=128, format="yolo")
-    assert (result.page, result.numbers, [*Path().iterdir()]) == (None, None, [])
-    assert "page" not in str(result)
 
 
 def test_records_tell_what_their_conversion_refused(tmp_path, capsys):

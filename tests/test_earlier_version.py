@@ -15,10 +15,10 @@ from dataset.class_names import read_class_names
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.exports import saved_model
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop
 from efficientdet.training import state as training_state
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from coco_cases import BOX, OTHER, by_pycocotools, detections, ground_truth, rows_of
+from coco_cases import BOX, OTHER, by_pycocotools, detections, ground_truth, read_ground_truth, rows_of
 
 from object_detection.coco.error_analysis import SHOWN_IOU, SIZES, ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.score_calibration import best_threshold, reliability, thresholds_to_store
 
 CAT, DOG = 3, 7

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from coco_cases import read_ground_truth
 from drawn_records import draw_records
 from html_reading import Balanced
 
@@ -23,7 +24,7 @@ from efficientdet.evaluation.evaluation_report import (
     write_result_page,
 )
 from object_detection.coco.error_analysis import ErrorAnalysis
-from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, ground_truth_from_dataset
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.structures import Detections
 from program_support.errors import InputError

@@ -229,8 +229,7 @@ def test_frigates_configuration_has_the_models_size_labels_and_thresholds(export
     scores = {name: tuple(one.values()) for name, one in config["objects"]["filters"].items()}
     assert scores == {name: (0.61, 0.61) if name == names[1] else (0.3, 0.3) for name in names}
     assert "the best F1 on the validation data" in text
-    provenance = json.loads((folder / "provenance.json").read_text())
-    assert {"frigate.yaml", "numbered_labels.txt"} <= provenance["exported"]["files"].keys()
+    assert (folder / "numbered_labels.txt").is_file()
 
 
 def test_without_stored_thresholds_frigates_own_apply(tmp_path):

@@ -8,9 +8,10 @@ import pytest
 from label_sets import PICTURES, WRITERS, draw, read_parts, write
 from test_format_recognition import CVAT_IMAGE
 
-from dataset.conversion.any_format import labeled_annotations
+from dataset.conversion.annotations import fitted_object
 from program_support.errors import InputError
 
+SIZE = 48, 64  # height, width
 FORMATS = ("coco", "labelme", "label_studio")
 VALUES = (
     None,
@@ -51,9 +52,10 @@ def outcome(file, label_format, photos):
     """Return the objects of each image, and what was reported."""
     parts = read_parts(file, photos, label_format=label_format)
     reported = [found.reason for data in parts.values() for found in data.noted]
-    for data in parts.values():
-        labeled = labeled_annotations(data, str(photos))
-        reported += [*labeled.left_out, *labeled.images_left_out]
+    for image in (image for data in parts.values() for image in data.images):
+        fitted = [fitted_object(one, SIZE) for one in image.objects if not image.in_shares]
+        reported += [reason for _, reason in fitted if reason]
+    reported += [found.reason for data in parts.values() for found in data.skipped]
     return {image.file_name: image.objects for data in parts.values() for image in data.images}, reported
 
 
@@ -72,16 +74,6 @@ def test_every_value_replaced_by_others(name, tmp_path, photos):
                 messages = [str(error)]
                 assert messages[0].isprintable(), (at, value)
             assert all(0 < len(message) < 1500 for message in messages), (at, value)
-
-
-def test_sizes_that_no_image_has(tmp_path, photos):
-    WRITERS["coco"](PICTURES[:2], tmp_path)
-    [file] = tmp_path.glob("*.json")
-    content = json.loads(file.read_text())
-    write(file, json.dumps(changed(content, ("images", 0, "width"), 2**40)))
-    images, reported = outcome(file, "coco", photos)
-    assert len(images) == 2
-    assert f"a.jpg: says {2**40}x48, which no image has" in reported
 
 
 def test_one_class_name_refuses_only_its_box(tmp_path, photos):

@@ -5,8 +5,8 @@ from miniature import miniature_detector
 from text_tables import rows
 
 from dataset.class_names import ClassNames
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training.batch_norm_calibration import Calibration, calibration_batch, calibration_size
 from model.batch_norm import BatchNormalization
 from model.detection_model import SEED_STATE, named_variables

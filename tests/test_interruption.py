@@ -1,5 +1,6 @@
 """Trainings that are killed, asked to stop, or left with damaged files: they continue as if nothing had happened."""
 
+import json
 import os
 import platform
 import random
@@ -13,7 +14,7 @@ from pathlib import Path
 import forked_programs
 import pytest
 from drawn_records import draw_records
-from test_distributed import LAUNCHER, command, environment, launched, needs_horovod, run_ranks, succeeded
+from test_distributed import LAUNCHER, arguments_of, command, environment, launched, needs_horovod, run_ranks, succeeded
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 
@@ -117,25 +118,25 @@ def copied(unbroken, tmp_path):
 @needs_horovod
 def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
     settings = {**SETTINGS, "batch_size": 2, "calibration_images": 0}
-    succeeded(run_ranks(2, drawn, tmp_path / "whole", **settings)[0])
-    done, _ = run_ranks(
-        2, drawn, tmp_path / "killed", accident=[1, 3, "kill"], **settings
-    )  # in the middle of an epoch,
-    assert done.returncode != 0  # where each rank has statistics of its own
+    whole, killed = (tmp_path / name for name in ("whole", "killed"))
+    trainings = [
+        arguments_of(drawn, whole, **settings),
+        arguments_of(drawn, killed, accident=[1, 3, "kill"], **settings),  # in the middle of an epoch,
+    ]  # where each rank has statistics of its own
+    program = [sys.executable, Path(__file__).with_name("several_trainings.py"), json.dumps(trainings), "[]"]
+    done = subprocess.run(launched(2, program), capture_output=True, text=True, timeout=240, env=environment())
+    assert done.returncode != 0
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"horovodrun: error: process 1 of 2, on {platform.node()}, ended: killed by SIGKILL, as the")
     # The launcher's SIGTERM may come before rank 0 has written its line.
     endings = ("process 0 of 2 has lost the connection to another process", "[0]<stderr>:Terminated")
     assert any(ending in done.stderr for ending in endings), done.stderr
     assert "Traceback" not in done.stderr
-    assert steps_saved(tmp_path / "killed") == {2}
-    done, _ = run_ranks(2, drawn, tmp_path / "killed", **settings)
+    assert steps_saved(killed) == {2}
+    done, _ = run_ranks(2, drawn, killed, **settings)
     assert "ckpt-2 after step 2" in succeeded(done).stdout
-    same_bits(tmp_path / "killed", tmp_path / "whole")
-    digests = {
-        (tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)
-    }
-    assert len(digests) == 1
+    same_bits(killed, whole)
+    assert len({(folder / f"digest-{rank}.txt").read_text() for folder in (whole, killed) for rank in (0, 1)}) == 1
 
 
 @needs_horovod

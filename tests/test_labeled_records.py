@@ -1,5 +1,7 @@
+import json
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +12,12 @@ from log_lines import logged
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion.any_format import labeled_annotations
-from dataset.conversion.formats.coco import read_coco
 from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 ONE = ClassNames((1,), ("a",))
@@ -31,18 +31,19 @@ def drawn(tmp_path_factory):
 def test_boxes_of_records_are_those_of_the_annotations(drawn):
     index = index_records(drawn.records("train"))
     images = labeled_records(index, drawn.class_names)
-    annotated = labeled_annotations(
-        read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train")
-    )
-    assert sorted(images.names) == sorted(annotated.names)
-    assert len(images.boxes) == len(annotated.boxes) > 9
-    for number, name in enumerate(images.names):
-        other = list(annotated.names).index(name)
-        ours, theirs = images.objects_of(number), annotated.objects_of(other)
-        np.testing.assert_allclose(images.boxes[ours], annotated.boxes[theirs], atol=1e-3)
-        assert images.classes[ours].tolist() == annotated.classes[theirs].tolist()
-        assert images.sizes[number].tolist() == annotated.sizes[other].tolist()
-        assert images.encoded(number) == annotated.encoded(other)
+    content = json.loads(Path(drawn.annotations("train")).read_text())
+    assert len(images.boxes) == len(content["annotations"]) > 9
+    for entry in content["images"]:
+        number = images.names.index(entry["file_name"])
+        objects = [one for one in content["annotations"] if one["image_id"] == entry["id"]]
+        ours = images.objects_of(number)
+        boxes = np.array([one["bbox"] for one in objects]).reshape(-1, 4)
+        expected = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)[:, [1, 0, 3, 2]]
+        np.testing.assert_allclose(images.boxes[ours], expected, atol=1e-3)
+        ids = [images.class_names.category_ids[number] for number in images.classes[ours]]
+        assert ids == [one["category_id"] for one in objects]
+        assert images.sizes[number].tolist() == [entry["height"], entry["width"]]
+        assert images.encoded(number) == (drawn.folder / "train" / entry["file_name"]).read_bytes()
         assert Image.open(BytesIO(images.encoded(number))).size == tuple(images.sizes[number, ::-1].tolist())
     some = labeled_records(index, drawn.class_names, [1, 4, 8])
     assert some.names == [images.names[number] for number in (1, 4, 8)]

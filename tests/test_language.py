@@ -6,6 +6,7 @@ in language_rules.py. `python tests/test_language.py` prints all findings.
 """
 
 import ast
+import functools
 import io
 import json
 import re
@@ -62,6 +63,10 @@ _DOCSTRINGS = (
 )
 
 
+_PATTERNS = {rule: re.compile(pattern, re.IGNORECASE) for rule, (pattern, *_) in RULES.items()}
+_ANY = re.compile("|".join(f"(?:{pattern})" for pattern, *_ in RULES.values()), re.IGNORECASE)
+
+
 class Violation(NamedTuple):
     """A place that breaks a rule."""
 
@@ -104,10 +109,15 @@ def _docstrings(root: Path) -> Iterator[Violation]:
         yield Violation(found["code"], path, found["location"]["row"], found["message"])
 
 
-def _words(text: str) -> Iterator[tuple[str, str]]:
-    for rule, (pattern, *_) in RULES.items():
-        for match in re.finditer(pattern, text, re.IGNORECASE):
-            yield rule, text[max(match.start() - 60, 0) : match.end() + 60]
+@functools.cache  # most names occur often
+def _words(text: str) -> tuple[tuple[str, str], ...]:
+    if not _ANY.search(text):
+        return ()
+    return tuple(
+        (rule, text[max(match.start() - 60, 0) : match.end() + 60])
+        for rule, pattern in _PATTERNS.items()
+        for match in pattern.finditer(text)
+    )
 
 
 def _in_python(text: str) -> Iterator[tuple[str, int, str]]:

@@ -10,12 +10,12 @@ from log_lines import logged
 from unfilled import unfilled_weights
 
 from dataset.class_names import ClassNames
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices import device, memory
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import is_out_of_memory, report_out_of_memory, with_batch_sizes
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import loop as train_loop
 from program_support.errors import InputError
 

@@ -45,6 +45,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "do
 # In the pages, of programs that are not ours
 OTHERS_FLAGS = {
     "keep_images_of_refused_boxes",  # removed, see differences.md
+    "local-dir",  # of hf download
     "accelerator-type",
     "auto-orient",
     "connections",  # connections, max_images: of dataset/get_open_images.sh

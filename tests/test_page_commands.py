@@ -251,23 +251,26 @@ FIRST = {
     "docs/guides/export.md": {  # no network, and no server
         "python export.py --ckpt=runs/first --output_dir=exported --formats=web --images='photos/*.jpg'": "",
         "python -m http.server --directory exported/web": "",
-        "--push_to=hf://USER/NAME": "",
-        "--model=hf://USER/NAME": "--model=exported/detector.onnx",
     },
-    "docs/guides/evaluate.md": {
+    "docs/guides/evaluate.md": {  # a flag that another command has too
         "detector.onnx --val_file_pattern='records/val-*'": "detector.onnx --val_file_pattern='records/train-*'",
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
         "--val_json_file=photos/labels.json",
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
+        "python eval.py --ckpt=runs/first --val_file_pattern='records/val-*' --store_thresholds": "",
     },
-    "docs/guides/inference.md": {  # no camera, broker, cluster and jq
+    "docs/guides/inference.md": {  # no camera, broker, cluster and jq, and no command of README.md again
+        "python infer.py --model_dir=runs/first --image_path='photos/*.jpg' --output_dir=annotated": "",
         "RAY_ADDRESS=10.0.0.5:6379 python infer.py --model=runs/first --image_path=/data/photos "
         "--output_dir=/data/annotated \\\n  --engine=ray": "",
         "--image_path=0": "--image_path=photo.jpg",
+        "python infer.py --model=exported/detector.onnx --image_path=rtsp://user:password@10.0.0.5/ch1 "
+        "--output_dir=annotated": "",
         "--image_path=rtsp://user:password@10.0.0.5/ch1": "--image_path=photo.jpg",
+        "python infer.py --model=exported/detector.onnx --image_path=rtsp://10.0.0.5/ch1 --output_dir=door "
+        "--save=events \\\n  --mqtt=mqtt://user:password@homeassistant.local:1883/cameras/door": "",
         "--image_path=rtsp://10.0.0.5/ch1": "--image_path=photo.jpg",
         "jq -c 'select(.detections != []) | [.time, .detections[].class]'": "cat",
-        "--mqtt=mqtt://user:password@homeassistant.local:1883/cameras/door": "",
     },
 }
 RUN = """

@@ -1,6 +1,5 @@
 """The functions of `efficientdet` do what the programs do, name a wrong argument, and leave the process as it was."""
 
-import hashlib
 import io
 import json
 import os
@@ -19,7 +18,6 @@ import pytest
 import tensorflow as tf
 import yaml
 from absl import flags
-from hub_server import forget_library
 from miniature import HPARAMS, build_miniature
 from miniature_programs import path_to_miniature
 from PIL import Image
@@ -28,11 +26,9 @@ import efficientdet
 from dataset.class_names import ClassNames
 from dataset.synthetic import draw_data_set
 from efficientdet.checkpoints import restore
-from efficientdet.exports.export_artifacts import files_to_publish
 from efficientdet.operations.interface import call as called
 from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.training import state as training_state
-from efficientdet.weights.downloads import publish
 from object_detection.coco.run_length_masks import decoded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,7 +100,7 @@ def test_an_examination_is_that_of_the_page(worked):
     assert "<!doctype html>" in found.page.read_text().lower()
 
 
-def test_exported_files_have_a_card_and_their_provenance(worked):
+def test_exported_files_have_a_card(worked):
     folder, results, *_ = worked
     exported = folder / "exported"
     header, text = (exported / "README.md").read_text().removeprefix("---\n").split("---\n", 1)
@@ -113,27 +109,7 @@ def test_exported_files_have_a_card_and_their_provenance(worked):
     }
     assert metrics == {name: round(results["evaluate"].numbers[name], 4) for name in ("AP", "AP50")}
     assert "detector.onnx" in text
-    provenance = json.loads((exported / "provenance.json").read_text())
-    digest = hashlib.sha256((exported / "detector.onnx").read_bytes()).hexdigest()
-    assert provenance["exported"]["files"] == {"detector.onnx": digest}
-    assert provenance["weights"].keys() == {"ckpt-final.data-00000-of-00001", "ckpt-final.index"}
-    assert str(folder) not in json.dumps(provenance)  # a published model does not show where it was made
-
-
-def test_a_published_export_is_loaded_by_its_name(worked, hub, monkeypatch):
-    exported = worked[0] / "exported"
-    monkeypatch.setenv("HF_TOKEN", "hf_none")
-    publish(exported, "hf://me/shapes", files=files_to_publish(exported))
-    names = {"README.md", "provenance.json", "artifacts.json", "detector.onnx"}
-    assert hub.repositories["me/shapes"].keys() == names
-    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
-    loaded, local = (efficientdet.load_detector(path) for path in ("hf://me/shapes", exported / "detector.onnx"))
-    np.testing.assert_array_equal(loaded.predict([image])[0].scores, local.predict([image])[0].scores)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    forget_library()
-    message = r"^hf://me/shapes: cannot be published \(.*\); the files are in .*HF_TOKEN"
-    with pytest.raises(efficientdet.InputError, match=message):
-        publish(exported, "hf://me/shapes", files=["README.md"])
+    assert str(folder) not in text  # a published model does not show where it was made
 
 
 def test_numbers_are_those_in_the_files(worked):

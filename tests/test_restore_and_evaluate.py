@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from coco_cases import read_ground_truth
 from drawn_records import draw_records
 from miniature import miniature_detector
 from PIL import Image
@@ -37,7 +38,6 @@ from efficientdet.prediction import image_annotation as annotate_module
 from efficientdet.prediction.annotate import AnnotationConfig, annotate
 from efficientdet.prediction.inputs import Inputs
 from model.detection_model import named_variables
-from object_detection.coco.evaluation import read_ground_truth
 from object_detection.coco.measures import MEASURE_NAMES
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths

@@ -11,10 +11,10 @@ from stored_checkpoints import steps_in
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
 from efficientdet.checkpoints.store import CheckpointStore
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.exports import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training import state as training_state
 from efficientdet.training.guards import sole_training
 from efficientdet.training.loop import train

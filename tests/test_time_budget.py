@@ -7,10 +7,10 @@ import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import state as training_state
 from efficientdet.training.run import Run, TimeBudget

@@ -20,10 +20,11 @@ from PIL import Image
 from dataset.class_names import ClassNames, read_class_names
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import letterbox
-from efficientdet.checkpoints import provenance, restore
+from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime
 from efficientdet.exports import saved_model
@@ -31,7 +32,6 @@ from efficientdet.exports.saved_model import load_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predictor import keras_predictor
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import guards, validation
 from efficientdet.training import loop as train_loop
@@ -321,8 +321,6 @@ class FailingLogger:
 @pytest.mark.parametrize(
     ("module", "name", "warning"),
     [
-        (provenance, "project_version", "no provenance.json: RuntimeError: broken"),
-        (validation, "checksums", "no provenance.json: RuntimeError: broken"),
         (validation, "draw_detections", "the report is incomplete: RuntimeError: broken"),
         (validation, "write_measures", "the report is incomplete: RuntimeError: broken"),
         (validation, "write_report", "the report is incomplete: RuntimeError: broken"),
@@ -334,7 +332,6 @@ class FailingLogger:
     ],
 )
 def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatch, capsys, module, name, warning):
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)  # a tree without Git
     broken = (lambda *_: [FailingLogger()]) if name == "open_loggers" else Mock(side_effect=RuntimeError("broken"))
     monkeypatch.setattr(module, name, broken)
     outcome = train(config(drawn, tmp_path / "out", {"num_epochs": 1}))

@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 from label_sets import WRITERS, Label, Picture, read_parts, write
-from PIL import Image
 
-from dataset.conversion.any_format import labeled_annotations
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.shards import convert
 from dataset.files.image_files import encode_image, upright_image
@@ -116,13 +114,3 @@ def test_a_rotation_by_180_degrees_is_noted(photos, tmp_path):
     _, report = converted(read(tmp_path / "labels", photos), photos, tmp_path)
     assert "orientation 3, and neither a size nor the boxes tell" in report.noted[-1].reason
     assert report.noted[-1].reason.endswith("taken as labeled in stored pixels")
-
-
-def test_the_data_check_sees_upright_images(photos, tmp_path):
-    WRITERS["yolo"](UPRIGHT, tmp_path / "yolo")
-    images = labeled_annotations(read(tmp_path / "yolo", photos), str(photos))
-    assert {*map(tuple, images.sizes.tolist())} == {(120, 72)}
-    for number in range(len(images)):
-        (tmp_path / "image.jpg").write_bytes(images.encoded(number))
-        with Image.open(tmp_path / "image.jpg") as image:
-            assert white_box(np.asarray(image)) == pytest.approx(BOX, abs=1)

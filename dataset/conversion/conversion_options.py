@@ -3,15 +3,17 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from dataset.files.file_kinds import FORMAT_NAMES, FormatName
-from dataset.files.pixel_values import WHITE_LEVEL, ValueRange
 from dataset.files.untrusted_values import storable_text
 from program_support.checked_fields import Count, CountOrZero, FiniteNumber, Help, Limit, Share, between, checked
 from program_support.engines import LOCAL, Engine
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
+
+if TYPE_CHECKING:
+    from dataset.files.pixel_values import ValueRange
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
@@ -86,8 +88,10 @@ class ConversionConfig(WritingSettings):
         return Path(f"{self.output_prefix}{suffix}")
 
     @property
-    def value_range(self) -> ValueRange:
+    def value_range(self) -> "ValueRange":
         """Return the values that become black and white."""
+        from dataset.files.pixel_values import WHITE_LEVEL, ValueRange  # NumPy and Pillow, which --help does not need
+
         return ValueRange(self.black_level, WHITE_LEVEL if self.white_level is None else self.white_level)
 
     @property

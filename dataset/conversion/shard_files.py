@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dataset.conversion.annotations import AnnotatedImage
 from dataset.conversion.conversion_options import ConversionConfig
@@ -131,12 +130,3 @@ def is_finished(task: ShardTask, final_path: Path) -> bool:
         return state["fingerprint"] == task.fingerprint and state["bytes"] == path.stat().st_size
     except (OSError, json.JSONDecodeError, KeyError):
         return False
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of the previous run (`job.json`); empty if missing or damaged."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}

@@ -37,7 +37,6 @@ from dataset.conversion.shard_files import (
     files_beside,
     is_finished,
     is_known,
-    read_settings,
     refuse_other_shards,
     remove_leftovers,
     sole_writer,
@@ -233,21 +232,15 @@ def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionCo
 def _log_reuse(
     data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, log: Callable[[str], None]
 ) -> None:
-    """Log what is reused and why the rest is not; store the settings for the next run."""
-    settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
-    finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
-    if earlier := read_settings(job_path):
-        changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
-        if changed:
-            log(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
-        elif finished:
-            log(f"{finished} of {len(tasks)} shards are complete and reused")
+    """Log what is reused; store the settings, whose file tells that a conversion has been here."""
+    if finished := sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks)):
+        log(f"{finished} of {len(tasks)} shards are complete and reused")
     if config.num_shards > len(data.images):
         log(
             f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
             f"{len(data.images)} images; readers ignore empty shards"
         )
-    write_text(job_path, json.dumps(settings, indent=1) + "\n")
+    write_text(config.state_folder / "job.json", json.dumps(_job_settings(data, config), indent=1) + "\n")
 
 
 def _publish(

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataset.records.labeled_records import LabeledImages
 from program_support.errors import InputError
+
+if TYPE_CHECKING:
+    from dataset.records.labeled_records import LabeledImages
 
 MIN_TILE = 32  # pixels per side
 TILE_OVERLAP = 0.2  # default
@@ -109,7 +111,7 @@ def tile_counts(sizes: np.ndarray, tiling: Tiling) -> np.ndarray:
     return np.array(counts, np.int64)[which.ravel()]
 
 
-def tiles_per_epoch(images: LabeledImages, tiling: Tiling) -> np.ndarray:
+def tiles_per_epoch(images: "LabeledImages", tiling: Tiling) -> np.ndarray:
     """Return the number of tiles of each image per epoch, [n] float64.
 
     All of its tiles, but at most one more than it has objects: few empty ones. Images without objects, such as most
@@ -123,7 +125,7 @@ def tiles_per_epoch(images: LabeledImages, tiling: Tiling) -> np.ndarray:
     return factors
 
 
-def seen_in_tiles(images: LabeledImages, tiling: Tiling) -> LabeledImages:
+def seen_in_tiles(images: "LabeledImages", tiling: Tiling) -> "LabeledImages":
     """Return the images as training sees them: as large as a tile, each object at some place in it, cut to it."""
     tile = np.array(tiling.size, np.int32)
     sides = np.minimum(images.boxes[:, 2:] - images.boxes[:, :2], tile)
@@ -132,6 +134,6 @@ def seen_in_tiles(images: LabeledImages, tiling: Tiling) -> LabeledImages:
     return replace(images, sizes=np.tile(tile, (len(images), 1)), boxes=boxes)
 
 
-def larger_than_a_tile(images: LabeledImages, tiling: Tiling) -> int:
+def larger_than_a_tile(images: "LabeledImages", tiling: Tiling) -> int:
     """Return the number of objects that no tile shows completely."""
     return int(((images.boxes[:, 2:] - images.boxes[:, :2]) > tiling.size).any(axis=1).sum())

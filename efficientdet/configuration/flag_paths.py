@@ -2,9 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -13,9 +12,7 @@ from dataset.files.file_kinds import FileKind, holds_records, kind_of_file
 from dataset.files.image_files import IMAGE_SUFFIXES, find_images
 from dataset.records.labeled_records import classes_in_records, label_map_beside, require_names_beside
 from dataset.records.record_files import expand_glob
-from efficientdet.options.removed_flags import ALIASES, GONE
-from program_support.checked_fields import Config
-from program_support.command_line import REMOVED, define_flags_of, options_of_flags
+from efficientdet.options.removed_flags import ALIASES
 from program_support.errors import InputError
 from program_support.remote_addresses import is_remote
 
@@ -157,43 +154,6 @@ def _completed(class_names: ClassNames | None, *others: ClassNames) -> ClassName
 def _shown(class_names: ClassNames) -> str:
     pairs = [f"{i} {name}" for i, name in zip(class_names.category_ids, class_names.names, strict=True)]
     return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
-
-
-def _finish_flags(program: str) -> None:
-    """Define the aliases and the removed flags of a program. Must be called after its other flags are defined."""
-    for name, original in ALIASES.get(program, {}).items():
-        flags.DEFINE_alias(name, original)
-    for name, gone in GONE.get(program, {}).items():
-        define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
-        define(name, None, f"{REMOVED}{gone.reason}.")
-        flags.register_validator(
-            name,
-            lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
-            message=f"has been removed: {gone.reason}",
-        )
-
-
-def program(
-    name: str,
-    options: type[Config],
-    operation: Callable[[Config], Any],
-    **choices: Callable[[], Iterable[str]],
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the functions that define a program's flags, and that run its operation with the options they state.
-
-    The help of a flag in `choices`, which are known only when the program runs, ends with them.
-    """
-
-    def define_flags() -> None:
-        define_flags_of(options)
-        for flag, names in choices.items():
-            flags.FLAGS[flag].help += f"{', '.join(names())}."
-        _finish_flags(name)
-
-    def main() -> None:
-        operation(options_of_flags(options))
-
-    return define_flags, main
 
 
 def typed_name(name: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from dataset.conversion.image_statistics import ImageStatistics, decode_reduced, measure_images, near_duplicates
 from dataset.records.labeled_records import LabeledImages, labeled_records
 from dataset.records.record_index import index_records
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.anchor_search import input_findings, tile_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
 from efficientdet.data_checks.input_view import InputView
@@ -28,7 +29,6 @@ from efficientdet.data_checks.label_checks import (
     usable_objects,
 )
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.options.train import TrainingConfig
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.html_page import command, image_row, notices, page, table
 from program_support.atomic_files import report_write_errors, write_text

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -143,7 +143,8 @@ def _copied_ahead(batches: Iterator[Batch], devices: int, processes: int, measur
             yield batch
     finally:
         ahead.cancel()
-        pool.submit(drop)
+        with suppress(RuntimeError):  # the interpreter ends, after an error
+            pool.submit(drop)
         pool.shutdown(wait=False)
 
 

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import peak_device_memory, total_device_memory, total_host_memory
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.options.train import TrainingConfig
 from program_support.errors import InputError
 
 _BYTES_PER_NUMBER = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}

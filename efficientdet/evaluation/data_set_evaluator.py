@@ -22,7 +22,7 @@ from dataset.records.schema import ids_of_texts
 from efficientdet.devices.distributed import World
 from efficientdet.inference.runtimes import Predictor
 from efficientdet.inference.tiles import rows_of_tiles
-from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset
 from object_detection.coco.measures import CocoMeasures
 from object_detection.coco.results import CocoResults, DetectionRows
 from object_detection.coco.run_length_masks import RunLengths
@@ -42,7 +42,8 @@ def read_evaluator(index: RecordIndex | None, class_names: ClassNames, *, json_f
         InputError: the categories of the file are not the detector's classes.
     """
     if json_file is not None:
-        truth = with_category_ids(read_ground_truth(json_file), class_names)
+        dataset = ground_truth_from_dataset(read_json(json_file), source=json_file)
+        truth = with_category_ids(dataset, class_names)
         truth = truth if index is None else _with_record_ids(truth, index)
         return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     assert index is not None  # there are records or a file
@@ -67,12 +68,15 @@ def detect_all(
     """Detect in the batches of an `evaluation_dataset`, a rank's own, and return the rows of all ranks on every rank.
 
     Masks are pasted into the images; for `masks_in_whole_pixels` see
-    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them. The
-    detections of tiles are merged to those of their images.
+    `pasted_masks`. The batches are iterated through `interruptible`, which may raise between or after them; a device
+    gets the next one while it detects. The detections of tiles are merged to those of their images.
     """
+    from efficientdet.devices.device import device_prefetch  # Keras, which results of a file do not need
+
     world, results = world or World(), CocoResults()
+    batches_ahead = device_prefetch(batches) if world.devices == 1 else batches
     detections = _detections(
-        predict, interruptible(batches), class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels
+        predict, interruptible(batches_ahead), class_names=class_names, masks_in_whole_pixels=masks_in_whole_pixels
     )
     with Progress("eval", total=batches.images, noun="image", silent=not world.is_first) as progress:
         for rows in detections:

@@ -13,15 +13,6 @@ import yaml
 
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import Description
-from efficientdet.checkpoints.provenance import (
-    FILE_NAME,
-    checksums,
-    code_version,
-    machine,
-    read_provenance,
-    without_folders,
-    write_provenance,
-)
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
@@ -40,7 +31,7 @@ from object_detection.geometry.box_geometry import pairwise_iou
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs
-from program_support.errors import InputError, only_warning
+from program_support.errors import InputError
 
 TABLE_FILES = ("artifacts.json", "README.md")
 _COLUMNS = ("format", "file", "MB", "median ms", "detections", "agree", "score differs by")
@@ -135,8 +126,7 @@ class ArtifactTable:
             "```",
             "",
             *([f"{tiling_note(description)}.", ""] if description.tiling else []),
-            f"[{FILE_NAME}]({FILE_NAME}) has its training and the checksums of all files. License: not stated; it "
-            "depends on the training images and on the weights that the training started from.",
+            "License: not stated; it depends on the training images and on the weights that the training started from.",
             "",
         ]
 
@@ -180,12 +170,6 @@ def tiling_note(description: Description) -> str:
         f"Trained on {description.tiling}: load_detector, infer.py, eval.py and serve.py detect in them and merge what "
         "they find; other programs, and the web page, are given a complete image and must do this themselves"
     )
-
-
-def files_to_publish(folder: str | Path) -> list[str]:
-    """Return the files of an export, relative to its folder: those of the last call of export.py and what it wrote."""
-    exported = json.loads(Path(folder, FILE_NAME).read_text(encoding="utf-8"))["exported"]["files"]
-    return [*TABLE_FILES, FILE_NAME, *exported]
 
 
 BATCHES = (1, 2, 8)  # batch sizes in which files are compared
@@ -369,7 +353,7 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     folder, formats = Path(config.output_dir), export_formats()
     files = [file for name in config.formats for file in formats[name].files(folder / formats[name].file)]
     names = {file.relative_to(folder).parts[0] for file in files} | {formats[name].file for name in config.formats}
-    with claimed_outputs(*(folder / name for name in (*sorted(names), FILE_NAME, *TABLE_FILES))):
+    with claimed_outputs(*(folder / name for name in (*sorted(names), *TABLE_FILES))):
         return _export(model, config)
 
 
@@ -405,8 +389,6 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
         artifacts=lines,
     )
     table.write(config.output_dir, restored.description)
-    with only_warning("the provenance is incomplete", print):
-        _write_provenance(table, Path(config.output_dir), checkpoint=model.ckpt_path)
     wrong = [
         line
         for line, form in zip(lines, formats, strict=True)
@@ -424,16 +406,6 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             f"{config.output_dir}/README.md for the differences"
         )
     return table
-
-
-def _write_provenance(table: ArtifactTable, folder: Path, *, checkpoint: str | None) -> None:
-    """Write the provenance of the checkpoint with the checksums of the exported files."""
-    assert checkpoint is not None  # export.py requires one
-    provenance = without_folders(read_provenance(checkpoint) or {"weights": checksums([checkpoint])})
-    files = [file for line in table.artifacts for file in export_formats()[line.format].files(folder / line.file)]
-    exported = {str(Path(file).relative_to(folder)): value for file, value in checksums(files).items()}
-    provenance["exported"] = {"code": code_version(), "machine": machine(), "files": exported}
-    write_provenance(folder, provenance)
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

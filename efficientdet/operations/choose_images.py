@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import program, records_of, required, writable_folder
+from efficientdet.configuration.flag_paths import records_of, required, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
-from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.result_files import chosen_formats
 from efficientdet.options.next_images import NextImagesOptions
 from efficientdet.quickstart.output_folder import latest_round, present_round, round_folder
 from program_support.errors import InputError
@@ -48,6 +48,3 @@ def _labeled(options: NextImagesOptions, folder: str) -> tuple[str, ...]:
     if not shards:
         print(f"{Path(folder)}: has no records; the images are compared with each other only")
     return tuple(shards)
-
-
-define_flags, main = program("next_images", NextImagesOptions, choose_images, format=lambda: FORMATS)

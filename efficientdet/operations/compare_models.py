@@ -5,7 +5,7 @@ from pathlib import Path
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_paths import existing_file, program, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
 from efficientdet.operations.evaluate_model import open_data
@@ -61,6 +61,3 @@ def _checkpoint(path: str) -> str | None:
     if not Path(path).is_dir():
         existing_file(path, "models")
     return None
-
-
-define_flags, main = program("compare", CompareOptions, compare)

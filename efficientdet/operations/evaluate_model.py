@@ -26,7 +26,6 @@ from efficientdet.checkpoints.description import Description, read_description
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
-    program,
     records_of,
     required,
     typed_name,
@@ -237,6 +236,3 @@ def _opener(options: EvaluateOptions) -> Callable[[], Any] | None:
     if exported and exported.runtimes:
         model = exported_model(exported, path, options.runtime, "ckpt_path")
     return partial(open_model, model)
-
-
-define_flags, main = program("evaluate", EvaluateOptions, evaluate)

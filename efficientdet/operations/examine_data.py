@@ -3,24 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.any_format import recognize
 from dataset.records.labeled_records import LabeledImages
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import class_names_for, program, records_of, writable_folder
+from efficientdet.configuration.flag_paths import class_names_for, records_of, writable_folder
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.operations.results import ExaminationResult
 from efficientdet.options.doctor import ExamineOptions
 from program_support.claimed_outputs import claimed_outputs
-from program_support.errors import InputError
 
 
 def examine(options: ExamineOptions) -> ExaminationResult:
     """Examine the data set that the options name."""
-    if bool(options.records) == bool(options.images):
-        raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     hparams, fixed = _hyperparameters(options)
     folder = writable_folder(options.output_dir, "output_dir") if options.output_dir else None
     splits = read_splits(options)  # a mistake in the files is reported before TensorFlow is imported
@@ -59,10 +54,9 @@ def read_splits(options: ExamineOptions) -> dict[str, LabeledImages]:
     Raises:
         InputError: for unreadable files.
     """
-    if not options.records:
-        return _read_annotations(options)
-    patterns = {"training": options.records, "validation": options.val_records}
-    records = {name: records_of(pattern, "records") for name, pattern in patterns.items() if pattern}
+    records = {"training": records_of(options.records, "records")}
+    if options.val_records:
+        records["validation"] = records_of(options.val_records, "val_records")
     every = tuple(path for paths in records.values() for path in paths)
     return {name: _read_records(paths, others=every) for name, paths in records.items()}
 
@@ -76,31 +70,3 @@ def _read_records(paths: tuple[str, ...], *, others: tuple[str, ...]) -> Labeled
     images = labeled_records(index_records(paths), names)
     boxes_left_out, images_left_out = left_out_at_conversion(paths)
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
-
-
-def _read_annotations(options: ExamineOptions) -> dict[str, LabeledImages]:
-    """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
-    from dataset.conversion.any_format import labeled_annotations, read_labels
-    from dataset.conversion.folder_files import ImageFolder
-    from dataset.files.image_files import image_folder
-
-    folder = image_folder(options.images)
-    images = ImageFolder(folder)
-    images.report_unread()
-
-    def labeled_splits(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognize(path, label_format=options.format)
-        print(labels.reason)
-        return read_labels(labels, path, images, with_masks=False, label_map=None)
-
-    by_split = labeled_splits(options.annotations or folder)
-    if options.val_annotations:
-        by_split["val"] = next(iter(labeled_splits(options.val_annotations).values()))
-    if not {"", "train"} & {*by_split}:
-        print(f"split: {' and '.join(by_split)} only; examined as training images")
-        by_split["train"] = by_split.pop("test" if "test" in by_split else "val")
-    named = {"training": by_split.get("", by_split.get("train")), "validation": by_split.get("val")}
-    return {name: labeled_annotations(data, folder) for name, data in named.items() if data is not None}
-
-
-define_flags, main = program("doctor", ExamineOptions, examine)

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from dataset.files.image_files import find_images
-from dataset.files.untrusted_values import error_context
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
     images_or_records,
-    program,
     records_of,
     required,
     writable_folder,
@@ -21,7 +19,6 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import checked_formats, export_formats
 from efficientdet.operations.results import ExportResult
 from efficientdet.options.export import ExportOptions
-from efficientdet.weights.downloads import parts_of, publish, require_library
 from program_support.errors import InputError
 
 
@@ -35,10 +32,6 @@ def export(options: ExportOptions) -> ExportResult:
     calibrated = _calibration(records, formats, options)
     prefix = existing_checkpoint(required(options.ckpt, "ckpt"), "ckpt")
     output_dir = writable_folder(options.output_dir, "output_dir")
-    if options.push_to:
-        with error_context(f"--push_to={options.push_to}:"):
-            parts_of(options.push_to)
-            require_library()
     resolved: dict[str, Any] = {
         "output_dir": output_dir,
         "formats": formats,
@@ -48,15 +41,13 @@ def export(options: ExportOptions) -> ExportResult:
         **calibrated,
     }
     prepare_environment()
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts, files_to_publish
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 
     table = export_artifacts(
         model_config(prefix, overrides, options, precision="float32", use_xla=False),
         ExportConfig(**{**vars(options), **resolved}),
     )
     lines = {line.format: line for line in table.artifacts}
-    if options.push_to:
-        print(f"published {publish(output_dir, options.push_to, files=files_to_publish(output_dir))}")
     return ExportResult(
         files={name: Path(output_dir, line.file) for name, line in lines.items()},
         agreement={name: line.agreement for name, line in lines.items()},
@@ -107,6 +98,3 @@ def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
         where = f"; {folders[0]} has no train* records" if folders else ""
         raise InputError(f"--int8_images is missing: int8 formats need training images{where}")
     return tuple(files)
-
-
-define_flags, main = program("export", ExportOptions, export, formats=export_formats)

@@ -2,12 +2,11 @@
 
 import contextlib
 import sys
-from dataclasses import replace
 from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import program, required, writable_folder
+from efficientdet.configuration.flag_paths import required, writable_folder
 from efficientdet.configuration.model_config import (
     checked_overrides,
     first_given,
@@ -16,12 +15,11 @@ from efficientdet.configuration.model_config import (
 )
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
-from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.result_files import chosen_formats
 from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
 from efficientdet.prediction.inputs import Inputs, find_inputs
-from efficientdet.weights.downloads import SCHEME, local_path
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
 
@@ -50,8 +48,6 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
     if options.track:
         _check_tracking(inputs)
-    if options.model and options.model.startswith(SCHEME):
-        options = replace(options, model=local_path(options.model))
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
         if flag := first_given(options, ("model_dir", "saved_model_dir", "debug", *CHECKPOINT_ONLY)):
             raise InputError(f"--model={options.model}: an exported file runs without --{flag}")
@@ -98,6 +94,3 @@ def _check_tracking(inputs: Inputs) -> None:
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")
-
-
-define_flags, main = program("infer", InferOptions, infer, format=lambda: FORMATS)

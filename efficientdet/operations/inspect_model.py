@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
-from efficientdet.configuration.flag_paths import existing_file, program, required, writable_file, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
 from efficientdet.configuration.model_config import (
     ModelConfig,
     checked_overrides,
@@ -137,6 +137,3 @@ def _prepare(*, needs_tensorflow: bool) -> None:
         prepare_environment()
     elif needs_tensorflow:
         raise InputError("checkpoints, SavedModels and image files need TensorFlow, which is not installed")
-
-
-define_flags, main = program("inspector", InspectOptions, inspect)

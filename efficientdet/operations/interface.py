@@ -195,10 +195,10 @@ def examine(
 ) -> results.ExaminationResult:
     """Check a data set before training, as doctor.py does.
 
-    The other arguments are flags of doctor.py, such as annotations of the images, model_name and output_dir.
+    The other arguments are flags of doctor.py, such as model_name and output_dir.
 
     Args:
-        data: folder of labeled images, folder that `convert` wrote, or a glob of records.
+        data: folder that `convert` wrote, or a glob of records.
         val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
 
@@ -209,11 +209,8 @@ def examine(
         InputError: a file, value or combination of values is invalid.
         TypeError: a keyword is not a flag of doctor.py.
     """
-    training = _records_in(data, "train")
-    if os.path.isdir(training):
-        flags["images"] = data
-    else:
-        flags |= {"records": training, "val_records": _records_in(val_records, "val") or _folder_records(data, "val")}
+    validation = _records_in(val_records, "val") or _folder_records(data, "val")
+    flags |= {"records": _records_in(data, "train"), "val_records": validation}
     return call(examine_data.examine, ExamineOptions, "examine", image_size=image_size, **flags)
 
 

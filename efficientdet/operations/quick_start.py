@@ -3,9 +3,9 @@
 from dataset.files.image_files import image_source
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_paths import program, writable_folder
+from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.configuration.model_config import checked_overrides
-from efficientdet.exports.formats import checked_formats, export_formats
+from efficientdet.exports.formats import checked_formats
 from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.options.model import ModelOptions
@@ -53,6 +53,3 @@ def _weights_and_their_model(weights: str | None) -> tuple[str | None, str | Non
         return weights, weights if weights in model_names() else None
     description = read_description(prefix)
     return prefix, description.model_name if description else None
-
-
-define_flags, main = program("quickstart", QuickstartOptions, run_quickstart, formats=export_formats)

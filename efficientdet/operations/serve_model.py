@@ -4,7 +4,7 @@ import datetime
 import importlib.util
 from pathlib import Path
 
-from efficientdet.configuration.flag_paths import program, required
+from efficientdet.configuration.flag_paths import required
 from efficientdet.configuration.model_config import checked_overrides, runtime_settings
 from efficientdet.options.serve import ServeOptions
 from efficientdet.quickstart.output_folder import exported_model
@@ -84,6 +84,3 @@ def _version(path: str) -> str:
         return datetime.datetime.fromtimestamp(Path(path).stat().st_mtime).isoformat(" ", "seconds")
     except OSError:  # the prefix of a checkpoint, or a name of published weights
         return ""
-
-
-define_flags, main = program("serve", ServeOptions, serve_model)

@@ -1,6 +1,5 @@
 """The operation of train.py and of `efficientdet.train`: turn flags into a configuration and run it."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from efficientdet.checkpoints.checkpoint import existing_backbone, existing_chec
 from efficientdet.configuration.flag_paths import (
     class_names_for,
     existing_file,
-    program,
     records_of,
     required,
     writable_folder,
 )
 from efficientdet.configuration.model_config import hyperparameters, parse_overrides
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.operations.results import TrainingResult
 from efficientdet.options.removed_flags import training_mode
-from efficientdet.options.train import TrainingConfig, TrainOptions, TrainSettings
+from efficientdet.options.train import TrainOptions, TrainSettings
 from efficientdet.run_log.loggers import check_loggers
 from program_support.checked_fields import values_of
 from program_support.command_line import whole_numbers
@@ -67,11 +66,6 @@ def _configuration(options: TrainOptions) -> TrainingConfig:
     resolved: dict[str, Any] = {
         "hparams": hparams,
         "hparams_given": hparams_given,
-        "options": {
-            option.name: value
-            for option in dataclasses.fields(options)
-            if (value := getattr(options, option.name)) != option.default
-        },
         "records": records,
         "val_json_file": val_json_file,
         "val_records": val_records,
@@ -93,6 +87,3 @@ def _check_files(config: TrainingConfig) -> None:
     check_loggers(config)
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")
-
-
-define_flags, main = program("train", TrainOptions, train)

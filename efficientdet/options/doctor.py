@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from dataset.files.file_kinds import FormatName
-from efficientdet.options.model import Labels, ModelOptions
+from efficientdet.options.model import ModelOptions
 from program_support.checked_fields import Count, Help, checked
 
 
@@ -13,12 +12,6 @@ class ExamineOptions(ModelOptions):
 
     records: Annotated[str | None, Help("Glob pattern of the training TFRecords.")] = None
     val_records: Annotated[str | None, Help("Glob pattern of the validation TFRecords.")] = None
-    images: Annotated[str | None, Help("Folder of labeled images, instead of --records.")] = None
-    annotations: Labels = None
-    format: Annotated[FormatName, Help("Format of the labels. Default: detected from the content.")] = "auto"
-    val_annotations: Annotated[
-        str | None, Help("File or folder of the validation labels, if --annotations has no validation split.")
-    ] = None
     images_read: Annotated[
         Count,
         Help("Number of images to decode per split, evenly spaced. The boxes of all images are counted."),

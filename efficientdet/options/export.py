@@ -49,10 +49,6 @@ class ExportOptions(WeightsOptions):
         ),
     ] = ()
     int8_samples: Annotated[Count, Help("Maximum number of calibration images, evenly spaced.")] = 100
-    push_to: Annotated[
-        str | None,
-        Help("Repository of the Hugging Face Hub, hf://USER/NAME, that the files and their page are uploaded to."),
-    ] = None
 
 
 RANDOM_WEIGHTS = "_"

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from dataset.class_names import CLASS_FILE_SUFFIXES
 from dataset.files.file_kinds import FormatName
-from efficientdet.families.registry import DEFAULT_MODEL, model_names
+from efficientdet.families.registry import DEFAULT_MODEL
 from program_support.checked_fields import CountOrZero, Help, Share, checked, one_of
+from program_support.plugins import plugin_names
 
 TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"  # said where SavedModels are run
 RUNTIMES = ("keras", "onnxruntime", "openvino")
@@ -31,11 +32,23 @@ CalibratedScores = Annotated[
 ]
 
 
+def export_formats() -> tuple[str, ...]:
+    """Return the names of the formats of exported files, without importing any."""
+    return (*plugin_names("efficientdet.export_formats"), "savedmodel")
+
+
 @checked
 class ModelOptions:
     """Model and hyperparameters."""
 
-    model_name: Annotated[str | None, Help(f"Model: one of {', '.join(model_names())}.", DEFAULT_MODEL)] = None
+    model_name: Annotated[
+        str | None,
+        Help(
+            "Model: efficientdet-d0 to -d7 and -d7x, efficientdet-lite0 to -lite4 and -lite3x, ssd300-resnet34, "
+            "retinanet-RESNET and mask-rcnn-RESNET, or that of an installed package (docs/reference/detectors.md).",
+            DEFAULT_MODEL,
+        ),
+    ] = None
     hparams: Annotated[
         str | Mapping[str, Any], Help("Hyperparameters: key=value items, comma-separated, or a .yaml file.")
     ] = ""

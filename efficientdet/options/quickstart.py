@@ -4,7 +4,6 @@ from typing import Annotated
 
 from dataset.conversion.conversion_options import GroupBy
 from dataset.files.file_kinds import FormatName
-from efficientdet.families.registry import model_names
 from efficientdet.options.model import Formats, Labels
 from program_support.checked_fields import Help, Share, at_least, between, checked
 
@@ -41,7 +40,7 @@ class QuickstartOptions:
     output_dir: Annotated[str, Help("Output folder.")] = "quickstart"
     model_name: Annotated[
         str | None,
-        Help(f"Model; one of {', '.join(model_names())}. Default: that of --weights, else {QUICKSTART_MODEL}."),
+        Help(f"Model, see --model_name of train.py. Default: that of --weights, else {QUICKSTART_MODEL}."),
     ] = None
     minutes: Annotated[
         float,

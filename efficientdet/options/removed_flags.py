@@ -92,6 +92,10 @@ GONE = {
         "tpu_zone": _TPU,
         "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
     },
+    "doctor": dict.fromkeys(
+        ("annotations", "format", "images", "val_annotations"),
+        Gone("it checks records; dataset/create_tfrecord.py --images=FOLDER converts labeled images"),
+    ),
     "evaluate": {
         "confidence": _MISS_RATE,
         "engine": _CLUSTER,
@@ -103,7 +107,7 @@ GONE = {
         "tpu": _TPU,
         "tpu_zone": _TPU,
     },
-    "export": {"threshold": _THRESHOLD},
+    "export": {"push_to": Gone("hf upload USER/NAME FOLDER publishes a folder"), "threshold": _THRESHOLD},
     "infer": {
         "apply_exif_orientation": Gone(
             "images are rotated by their EXIF orientation, as in all programs", ("True",), True

@@ -1,7 +1,9 @@
 """Detection in images, and their annotated copies: the part of infer.py that needs the pixels."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -31,6 +33,7 @@ from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.checked_fields import checked
 from program_support.errors import InputError
+from program_support.processor import available_cores
 
 VIDEO_SUFFIXES = {
     "video": ".mp4",
@@ -128,26 +131,39 @@ def annotated_batches(
 ) -> Iterator[list[ImageResult]]:
     """Annotate images, and yield the results of each batch, or with tiles of each image.
 
-    A batch is that of consecutive images, without those that cannot be decoded.
+    A batch is that of consecutive images, without those that cannot be decoded. While the network runs, threads decode
+    the next batch and write the copies of the last one.
 
     Raises:
         InputError: an output cannot be written.
     """
     size = 1 if model.tiling else config.batch_size
-    for start in range(0, len(images), size):
-        batch = images[start : start + size]
-        opened = [_opened(image, model) for image in batch]
-        usable = [image.pixels for image in opened if isinstance(image, StoredImage)]
-        rows = iter(model.detect(usable) if usable else ())
-        results = []
-        for image, stored in zip(batch, opened, strict=True):
-            if isinstance(stored, InputError):
-                results.append(ImageResult(failure=str(stored)))
-                continue
-            results.append(_annotated(image, stored, next(rows), config, model))
-            if isinstance(stored.pixels, LargeImage):
-                stored.pixels.close()
-        yield results
+    batches = [images[start : start + size] for start in range(0, len(images), size)]
+    pool = ThreadPoolExecutor(available_cores())
+
+    def opened(batch: Sequence[InputImage]) -> list[Future[StoredImage | InputError]]:
+        return [pool.submit(_opened, image, model) for image in batch]
+
+    def annotated(
+        image: InputImage, stored: StoredImage | InputError, rows: Iterator[DetectionRows]
+    ) -> Future[ImageResult]:
+        if isinstance(stored, InputError):
+            return pool.submit(ImageResult, failure=str(stored))
+        return pool.submit(_annotated, image, stored, next(rows), config, model)
+
+    ahead, writing = opened(batches[0]), list[Future[ImageResult]]()
+    try:
+        for batch, following in itertools.zip_longest(batches, batches[1:], fillvalue=()):
+            stored = [future.result() for future in ahead]
+            ahead = opened(following)
+            usable = [image.pixels for image in stored if isinstance(image, StoredImage)]
+            rows = iter(model.detect(usable) if usable else ())
+            if writing:
+                yield [future.result() for future in writing]
+            writing = [annotated(image, result, rows) for image, result in zip(batch, stored, strict=True)]
+        yield [future.result() for future in writing]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _annotated(
@@ -162,6 +178,8 @@ def _annotated(
         shorter_side=None if model.tiling is None else min(model.tiling.size),
     )
     write_output(Path(image.output), encode_image(pixels, "JPEG", quality=92))
+    if isinstance(stored.pixels, LargeImage):
+        stored.pixels.close()
     return ImageResult(
         note=stored.pixels.note if isinstance(stored.pixels, LargeImage) else "",
         size=stored.pixels.shape[:2],

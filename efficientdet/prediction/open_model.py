@@ -37,10 +37,9 @@ def load_detector(
     """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
     Args:
-        path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; the name of
-            pretrained weights; or hf://USER/NAME, a repository with a checkpoint or a file of export.py. A SavedModel's
-            graph is executed unchecked: load it only from a trusted source. For .onnx, .xml and .tflite files neither
-            TensorFlow nor Keras is imported.
+        path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name
+            of pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source. For
+            .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
         runtime: runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
         model_name: one of the models, for a checkpoint without a description. Default: efficientdet-d0.
         class_names: names of the categories 1, 2, ..., or a file of names, for a checkpoint that does not name its
@@ -64,7 +63,7 @@ def load_detector(
     from efficientdet.devices.runtime_environment import prepare_environment
     from efficientdet.exports.formats import format_of
 
-    path = _on_this_machine(os.fspath(path))
+    path = os.fspath(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
     exported = format_of(path)
@@ -91,15 +90,6 @@ def load_detector(
 
 def _frames_of_video(name: str) -> "Iterator[VideoFrame]":
     return load_plugin("efficientdet.video", "frames")(name)
-
-
-def _on_this_machine(path: str) -> str:
-    """Return the path of a model of the Hugging Face Hub, any other value unchanged."""
-    if not path.startswith("hf://"):
-        return path
-    from efficientdet.weights.downloads import local_path
-
-    return local_path(path)
 
 
 def open_model(

@@ -14,8 +14,8 @@ from itertools import islice
 
 import numpy as np
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import compiled
-from efficientdet.options.train import TrainingConfig
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
 from model.batch_norm import BatchNormalization

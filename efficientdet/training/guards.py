@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.devices.memory import is_out_of_memory, out_of_memory
 from efficientdet.devices.runtime import Runtime
-from efficientdet.options.train import TrainingConfig
 from program_support.command_line import USER_ERROR_EXIT_CODE
 from program_support.errors import InputError
 from program_support.file_lock import LockedError, held_lock

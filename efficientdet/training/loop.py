@@ -13,14 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from efficientdet.checkpoints.checkpoint import prefixes
-from efficientdet.checkpoints.provenance import FILE_NAME as PROVENANCE
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.devices.runtime_environment import announced_compilation
 from efficientdet.optimization.build_step import build_train_step
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Interval, Journal, input_stall
 from efficientdet.run_log.loggers import open_loggers
 from efficientdet.training.batch_norm_calibration import CalibrationOfAverages
@@ -104,7 +103,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
 def _outputs(config: TrainingConfig) -> list[Path]:
     """Return the files that the first process replaces, without the checkpoints."""
     metrics = (f"metrics-{epoch}.json" for epoch in (*range(config.last_epoch + 1), "final"))
-    names = (*_START_FILES, _REPORT_FILE, PROVENANCE, SAVED_MODEL, *metrics)
+    names = (*_START_FILES, _REPORT_FILE, SAVED_MODEL, *metrics)
     submission = [Path(config.testdev_dir, _SUBMISSION)] if config.testdev_dir else []
     return [*(Path(config.model_dir, name) for name in names), *submission]
 
@@ -336,18 +335,13 @@ class Training:
                     resize=run.inputs.config(1).resize,
                 )
         self._stop_request.raise_if_requested()
-        measures = None
         if config.evaluates:
             with run.stopwatch.measuring("evaluation"):
                 final = self._validation.final(log=log)
-                measures = final.measures
                 self._reporter.report_final(run.epoch, final)
             with only_warning("no score thresholds beside the final weights", log):
                 run.store_thresholds()
         self._reporter.write_page()
-        if run.world.is_first:
-            with only_warning(f"no {PROVENANCE}", log):
-                self._reporter.write_provenance(measures)
         log(f"report: {config.model_dir}/{_REPORT_FILE}")
 
 

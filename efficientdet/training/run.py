@@ -22,21 +22,21 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, store_thresholds
 from efficientdet.checkpoints.store import CheckpointStore
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
 from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
 from efficientdet.optimization.optimizer import Schedule
-from efficientdet.options.train import TrainingConfig
 from efficientdet.run_log.journal import Journal, Stopwatch
 from efficientdet.training.state import starting_state
 from model.detection_model import named_variables
 from object_detection.structures import Batch
 from program_support.processor import available_cores
 
-# Paths on the machine of a process; options: those that set the other fields, with these paths
-OWN_SETTINGS = ("records", "val_records", "model_dir", "options")
+# Paths on the machine of a process
+OWN_SETTINGS = ("records", "val_records", "model_dir")
 SAVED_MODEL = "emackpt-final"  # folder
 _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
 _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans

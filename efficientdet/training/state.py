@@ -14,6 +14,7 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.description import SCORE_CALIBRATION, Description, read_description
 from efficientdet.checkpoints.restore import load_backbone, load_matching_weights, read_source
 from efficientdet.checkpoints.store import CheckpointStore, TrainingProgress, read_checkpoint
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import with_suggestions
 from efficientdet.devices.device import assign
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
@@ -28,7 +29,7 @@ from efficientdet.optimization.optimizer import (
     build_optimizer,
     weights_rate_factors,
 )
-from efficientdet.options.train import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.options.train import PRETRAINED_BACKBONE
 from model.batch_norm import BatchNormalization, divide_statistics, join_statistics
 from model.detection_model import SEED_STATE, DetectionModel, decaying_weights, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX

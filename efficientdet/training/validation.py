@@ -15,9 +15,7 @@ from keras import ops
 
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.input.record_batches import RecordBatches
-from efficientdet.checkpoints import provenance
-from efficientdet.checkpoints.checkpoint import checkpoint_prefix, write_arrays
-from efficientdet.checkpoints.provenance import checksums
+from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.devices.device import device_name, multiply_adds_per_second, peak_device_memory, peak_host_memory
 from efficientdet.evaluation.data_set_evaluator import detect_all, read_evaluator, write_measures
 from efficientdet.inference.predictor import keras_predictor
@@ -28,7 +26,6 @@ from efficientdet.run_log.journal import read_curves
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
-from efficientdet.weights.downloads import local_path
 from model.multiply_adds import training_multiply_adds
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.measures import CocoMeasures, shown_measure
@@ -281,33 +278,6 @@ class Reporter:
         )
         if config.benchmark:
             run.journal.log((), self._machine_facts())
-
-    def write_provenance(self, measures: CocoMeasures | None) -> None:
-        """Write what a finished training was made from, and its result: files, their contents, settings and code."""
-        run, config = self._run, self._run.config
-        weights = {name: getattr(config, name) for name in ("pretrained_ckpt", "backbone_init")}
-        sources = {
-            "records": config.records,
-            "val_records": config.val_records,
-            "val_json_file": [config.val_json_file],
-            **{name: [checkpoint_prefix(local_path(path))] for name, path in weights.items() if path},
-        }
-        files = {name: checksums(filter(None, paths)) for name, paths in sources.items() if any(paths)}
-        content = {
-            "code": provenance.code_version(),
-            "machine": provenance.machine() | {"processes": run.world.size, "devices": run.world.devices},
-            "options": config.options,
-            "hparams": config.hparams.to_dict(),
-            "batch_size": config.batch_size,
-            "seed": config.seed,
-            "deterministic": config.deterministic,
-            "resumed_after_step": run.first_step,
-            "last_step": run.state.step,
-            "files": files,
-            "weights": checksums([self._folder / "ckpt-final"]),
-            "metrics": measures.to_json() if measures else {},
-        }
-        provenance.write_provenance(self._folder, content)
 
     def _report_averaged(self, epoch: int, evaluation: Evaluation) -> None:
         """Log, write and draw an evaluation of the averaged weights, once."""

@@ -1,16 +1,14 @@
-"""Ground truth, read from COCO's JSON or its dictionary and validated once, and the COCO metrics of detections.
+"""Ground truth, checked once, and the COCO metrics of detections.
 
 The metrics are those of Lin et al. 2014, https://cocodataset.org/#detection-eval. pycocotools is the reference;
 `object_detection.coco.matching` computes the same numbers many times faster, which the tests verify. This module passes
 it the detections and explains a result of 0 or -1.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,23 +42,6 @@ class GroundTruth:
     categories: dict[int, str]  # category id -> name, ascending
     annotations: tuple[Annotation, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
     file_names: dict[int, str] = field(default_factory=dict)  # image id -> file name where known
-
-
-def read_ground_truth(path: str | Path) -> GroundTruth:
-    """Read a COCO annotation file (`instances_*.json`).
-
-    Raises:
-        InputError: with the name of the file, if it cannot be read or is not a COCO annotation file.
-    """
-    try:
-        dataset = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text, perhaps of a Windows code page; save it as UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
-    return ground_truth_from_dataset(dataset, source=str(path))
 
 
 def ground_truth_from_dataset(dataset: Mapping[str, Any], *, source: str) -> GroundTruth:

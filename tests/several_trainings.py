@@ -1,6 +1,6 @@
 """Trainings of miniature_training one after another, then programs, in one process that joins its peers once.
 
-    python tests/jax_trainings.py '[SETTINGS, ...]' '[["eval", "--ckpt_path=...", ...], ...]'
+    python tests/several_trainings.py '[SETTINGS, ...]' '[["eval", "--ckpt_path=...", ...], ...]'
 
 Settings as for miniature_training.
 """
