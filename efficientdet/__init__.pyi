@@ -141,20 +141,16 @@ def examine(
     model_name: str | os.PathLike[str] | None = None,
     hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
     records: str | os.PathLike[str] | None = None,
-    images: str | os.PathLike[str] | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    format: str | os.PathLike[str] | None = None,
-    val_annotations: str | os.PathLike[str] | None = None,
     images_read: int | None = None,
     pretrained_ckpt: str | os.PathLike[str] | None = None,
     output_dir: str | os.PathLike[str] | None = None,
 ) -> efficientdet.operations.results.ExaminationResult:
     """Check a data set before training, as doctor.py does.
 
-    The other arguments are flags of doctor.py, such as annotations of the images, model_name and output_dir.
+    The other arguments are flags of doctor.py, such as model_name and output_dir.
 
     Args:
-        data: folder of labeled images, folder that `convert` wrote, or a glob of records.
+        data: folder that `convert` wrote, or a glob of records.
         val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.
 
@@ -182,7 +178,6 @@ def export(
     eval_samples: int | None = None,
     int8_images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None = None,
     int8_samples: int | None = None,
-    push_to: str | os.PathLike[str] | None = None,
 ) -> efficientdet.operations.results.ExportResult:
     """Export a checkpoint to standalone files and compare each with it, as export.py does.
 
@@ -218,7 +213,6 @@ def infer(
     model_dir: str | os.PathLike[str] | None = None,
     saved_model_dir: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
-    engine: str | os.PathLike[str] | None = None,
     debug: bool | None = None,
     tile: str | os.PathLike[str] | None = None,
     overlap: float | None = None,
@@ -252,6 +246,31 @@ def infer(
     Raises:
         InputError: a file, value or combination of values is invalid, or inputs could not be decoded.
         TypeError: a keyword is not a flag of infer.py.
+    """
+
+def monitor(
+    model: str | os.PathLike[str],
+    images: str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]],
+    *,
+    reference: str | os.PathLike[str] | None = None,
+    false_alarms: float | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+) -> efficientdet.operations.results.MonitorResult:
+    """Estimate AP on unlabeled images and report what differs from the reference, as monitor.py does.
+
+    The other arguments are flags of monitor.py, such as output_dir and false_alarms.
+
+    Args:
+        model: output folder of a quick start, checkpoint, or file of `export`.
+        images: images, folders and glob patterns.
+        reference: folder that `convert` wrote or a glob of validation records. Default: the reference beside the model.
+
+    Returns:
+        Estimate with its interval, drift and alarm.
+
+    Raises:
+        InputError: a file or value is invalid, or there is no reference.
+        TypeError: a keyword is not a flag of monitor.py.
     """
 
 def train(

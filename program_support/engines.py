@@ -1,12 +1,11 @@
 """Where a program applies a function to many items: in its own processes, or by an engine, which is a plugin.
 
 An engine is a function of the group `efficientdet.engines` that returns a `Cluster`:
-`ENGINE(cores: int, gpus: bool) -> ContextManager[Cluster]`. `cores` are those of each call of the function. With `gpus`
-each call has a GPU if the cluster has any. The name of an engine is the value of --engine.
+`ENGINE() -> ContextManager[Cluster]`. The name of an engine is the value of --engine.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from program_support.checked_fields import Help, Limit
@@ -25,7 +24,6 @@ Engine = Annotated[
         "variable RAY_ADDRESS holds, else by the one that runs on this machine, else by a new one of its cores."
     ),
 ]
-CORES_OF_NETWORK = 4  # TensorFlow uses several for one image; with more processes than that, memory is what lacks
 
 
 class Finished(NamedTuple):
@@ -73,18 +71,11 @@ class Cluster(Protocol):
             OSError: of the function.
         """
 
-    def results(self, function: Callable[[Any], Any], items: Sequence[Any], *, failure: str) -> list[Any]:
-        """Return the result of the function for each item, in their order, after printing what it prints.
-
-        Raises:
-            InputError: as `run` does, and `failure` with the reason if a process dies.
-        """
-
     def summary(self) -> str:
         """Return what was done, in words: parts, nodes, CPU time and repetitions."""
 
 
-def connected(engine: str, *, cores: int = 1, gpus: bool = False) -> contextlib.AbstractContextManager[Cluster]:
+def connected(engine: str) -> contextlib.AbstractContextManager[Cluster]:
     """Connect to the cluster of an engine other than `LOCAL`."""
-    cluster: contextlib.AbstractContextManager[Cluster] = load_plugin(_GROUP, engine)(cores=cores, gpus=gpus)
+    cluster: contextlib.AbstractContextManager[Cluster] = load_plugin(_GROUP, engine)()
     return cluster

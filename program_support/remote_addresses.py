@@ -33,9 +33,6 @@ class Storage(Protocol):
     def local_tree(self, address: str, *, leave_out: Collection[str]) -> str:
         """Return the path of a local copy of a file, or of a folder without files with the suffixes `leave_out`."""
 
-    def copy_missing(self, paths: Iterable[str]) -> None:
-        """Copy the files that another machine has at these paths, local copies, and this one lacks."""
-
     def listing(self, folder: str) -> Mapping[str, tuple[int, int]]:
         """Return size in bytes and version of each file below a folder, by relative name, without hidden files."""
 

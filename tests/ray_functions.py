@@ -61,12 +61,3 @@ def die_of_fatal_images():
         return check(content, **settings)
 
     convert.check_image = fatal
-
-
-def build_miniatures():
-    """Hook of a worker process: networks are miniatures."""
-    from miniature import build_miniature
-
-    from efficientdet.checkpoints import restore
-
-    restore.build_detector = build_miniature

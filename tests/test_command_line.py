@@ -240,7 +240,7 @@ infer INFER --max_offline_seconds=60 | --max_offline_seconds needs a camera or s
 infer INFER --format=xml | --format=xml: 'xml' is unknown; expected any of coco, yolo, csv
 infer INFER --track | --track needs a video, camera or stream as --image_path, not only images
 infer INFER --count_line=0,0,1,1 | --count_line=0,0,1,1: has been removed: supervision's LineZone
-infer INFER --format=coco,mot | --format=mot needs --track, which is missing
+infer INFER --format=coco,mot | --format=coco,mot: 'mot' is unknown; expected any of coco, yolo, csv, label_studio
 infer INFER --image_path=7 | --image_path=7: is a camera, not a file; expected a single camera
 infer INFER --saved_model_dir=/proc | --saved_model_dir=/proc: cannot write into this folder
 inspector --mode=infer | --mode=infer: python infer.py

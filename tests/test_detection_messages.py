@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -18,7 +19,7 @@ from serving import encoded, wait_until
 
 import efficientdet
 from efficientdet.plugins.streams import messages as message_targets
-from efficientdet.plugins.streams.messages import MessageQueue, MqttTarget
+from efficientdet.plugins.streams.messages import MqttTopic
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,6 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(message_targets, "_FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(message_targets, "_SECONDS_AT_THE_END", 2.0)
 
 
@@ -141,69 +141,18 @@ def test_wrong_addresses_are_one_line_without_secrets(tmp_path, model, flags, me
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     with pytest.raises(InputError, match=r"--mqtt needs the package paho-mqtt: pip install -e '\.\[mqtt\]'"):
-        MqttTarget("mqtt://host/topic")
-
-
-def test_the_oldest_messages_are_dropped(monkeypatch, capsys):
-    monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
-    begun, released = threading.Event(), threading.Event()
-
-    class Slow(Scripted):
-        def send(self, payload):
-            begun.set()
-            assert released.wait(20)
-            super().send(payload)
-
-    target = Slow()
-    queue = MessageQueue(target)
-    for number in range(10):
-        queue.put(b"%d" % number)
-        assert begun.wait(20)
-    released.set()
-    queue.close()
-    assert target.received == [b"0", b"7", b"8", b"9"]
-    assert capsys.readouterr().out == "target: 4 messages sent, 6 dropped\n"
-
-
-class Scripted:
-    """A target that fails a given number of times, and notes the time between attempts."""
-
-    shown = "target"
-
-    def __init__(self, *failures):
-        self.failures, self.received, self.closed = list(failures), [], False
-
-    def send(self, payload):
-        if self.failures:
-            raise self.failures.pop(0)
-        self.received.append(payload)
-
-    def close(self):
-        self.closed = True
-
-
-def test_messages_are_sent_in_order_after_failures(capsys):
-    target = Scripted(OSError("no\x1b[2Jroute"), TimeoutError("slow"))
-    queue = MessageQueue(target)
-    for number in range(3):
-        queue.put(b"%d" % number)
-    queue.close()
-    assert target.received == [b"0", b"1", b"2"]
-    assert target.closed
-    printed = capsys.readouterr().out
-    assert r"target: no\x1b[2Jroute; up to 1,000 messages wait" in printed
-    assert printed.endswith("target: 3 messages sent\n")
+        MqttTopic("mqtt://host/topic")
 
 
 def test_changes_are_sent(tmp_path, model, monkeypatch):
-    target = Scripted()
-    target.connect = lambda: None
-    monkeypatch.setattr(message_targets, "MqttTarget", lambda address: target)
+    received = []
+    topic = SimpleNamespace(open=lambda: None, put=received.append, close=lambda: None)
+    monkeypatch.setattr(message_targets, "MqttTopic", lambda address: topic)
     # Frames 1 to 12 show nothing, 13 to 15 red; the changes at 16 and 28 are within a second of the last message
     video = write_video(tmp_path / "b.avi", *[NOTHING] * 4, RED, *[PURPLE] * 4, *[NOTHING] * 4, each=3)
     (tmp_path / "a.png").write_bytes(encoded(RED))
     efficientdet.infer([tmp_path / "a.png", video], tmp_path / "out", model=model, save="none", mqtt="mqtt://host/a")
-    assert [(one["frame"], classes_of(one)) for one in map(json.loads, target.received)] == [
+    assert [(one["frame"], classes_of(one)) for one in map(json.loads, received)] == [
         (None, ["red"]),
         (1, []),
         (13, ["red"]),
@@ -230,9 +179,11 @@ def broker(folder, port):
         f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
     )
     with subprocess.Popen([program, "-c", folder / "mosquitto.conf"], stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: listens(port), seconds=20)
-        yield
-        process.terminate()
+        try:
+            wait_until(lambda: listens(port), seconds=20)
+            yield
+        finally:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -262,7 +213,7 @@ def free_port():
         return opened.getsockname()[1]
 
 
-def test_mqtt_with_a_real_broker_that_goes_away_and_comes_back(tmp_path, model, capsys):
+def test_mqtt_with_a_real_broker_that_goes_away_and_comes_back(tmp_path, model, monkeypatch, capsys):
     port = free_port()
     address = f"127.0.0.1:{port}/home/my%20door"
     video = write_video(tmp_path / "b.avi", NOTHING, RED)
@@ -279,16 +230,21 @@ def test_mqtt_with_a_real_broker_that_goes_away_and_comes_back(tmp_path, model, 
         with subscriber(port) as retained:
             wait_until(lambda: len(retained) >= 2)
         assert {(topic, kept) for topic, kept, _ in retained} == {(online[0], True), ("home/my door", True)}
-        target = MqttTarget(f"mqtt://bob:p%3Aw@{address}")
-        target.connect()
-        queue = MessageQueue(target)
-        queue.put(b"before")
-        wait_until(lambda: queue._sent == 1)
-    queue.put(b"meanwhile")
-    wait_until(lambda: "up to 1,000 messages wait to be sent again" in capsys.readouterr().out)
+        monkeypatch.setattr(message_targets, "_MOST_MESSAGES", 3)
+        topic = MqttTopic(f"mqtt://bob:p%3Aw@{address}")
+        topic.open()
+        topic.put(b"before")
+        wait_until(lambda: not topic._waiting)
+    wait_until(lambda: "up to 3 messages wait to be sent again" in capsys.readouterr().out)
+    for number in range(5):
+        topic.put(b"%d" % number)
     with broker(tmp_path, port), subscriber(port) as received:
-        wait_until(lambda: ("home/my door", b"meanwhile") in {(topic, payload) for topic, _, payload in received})
-        queue.close()
+        wait_until(lambda: not topic._waiting, seconds=20)
+        topic.put(b"after")
+        topic.close()
+        wait_until(lambda: received[-1][2] == b"offline")
+    sent = [payload for name, _, payload in received if name == "home/my door"]
+    assert sent[-2:] == [b"2", b"after"]
     printed = capsys.readouterr().out
     assert f"mqtt://127.0.0.1:{port}/home/my door: sending again after " in printed
-    assert f"mqtt://127.0.0.1:{port}/home/my door: 2 messages sent\n" in printed
+    assert f"mqtt://127.0.0.1:{port}/home/my door: messages: 5 sent, 2 dropped\n" in printed

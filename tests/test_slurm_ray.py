@@ -134,7 +134,7 @@ def test_a_head_that_fails_is_reported_with_its_reason(job):
 @pytest.mark.parametrize(
     ("words", "variables", "message"),
     [
-        ((), {}, "no command; expected for example: python infer.py --engine=ray"),
+        ((), {}, "no command; expected for example: python dataset/create_tfrecord.py --engine=ray"),
         (("true",), {"SLURM_JOB_ID": ""}, "not in a Slurm job; run it with sbatch"),
         (("true",), {"RAY_START_SECONDS": "1+x[$(id)]"}, "RAY_START_SECONDS=1+x[$(id)]; expected a number of seconds"),
         (("true",), {"PATH": "/usr/bin:/bin"}, "srun is not installed (no srun in PATH)"),

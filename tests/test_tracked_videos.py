@@ -1,4 +1,4 @@
-"""`infer.py --track`: identities in annotated videos, messages and track files."""
+"""`infer.py --track`: identities in annotated videos, messages."""
 
 import json
 import re
@@ -11,9 +11,7 @@ from color_artifact import write_color_artifact
 import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
-from efficientdet.plugins.streams import video as video_module
 from efficientdet.plugins.streams.video import annotate_video
-from efficientdet.plugins.streams.video_source import VideoSource
 from object_detection.coco.results import DetectionRows
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
@@ -64,46 +62,14 @@ def test_a_video_is_annotated_with_its_tracks(gray_video, tmp_path, capsys, batc
         tmp_path / "out" / "gray.mp4",
         batch_size=batch_size,
         track=True,
-        mot_folder=tmp_path / "out" / "mot",
-        name="gray",
         on_frame=lambda one: found.append((one.rows.track_ids.tolist(), one.rows.category_ids.tolist())),
     )
     assert found == [([], [])] + [([1], [8])] * (FRAMES - 1)
-    assert capsys.readouterr().out.splitlines()[-2:] == [
-        f"wrote {tmp_path}/out/mot/gray.txt",
-        f"{gray_video}: tracks: 1 (dog 1)",
-    ]
-    lines = (tmp_path / "out" / "mot" / "gray.txt").read_text().splitlines()
-    assert lines[0] == "2,1,4.00,40.00,40.00,40.00,0.90000,-1,-1,-1"
-    assert len(lines) == FRAMES - 1
+    assert capsys.readouterr().out.splitlines()[-1] == f"{gray_video}: tracks: 1 (dog 1)"
     drawn = frames_of(tmp_path / "out" / "gray.mp4")
     assert len(drawn) == FRAMES
     for number in (5, 25):  # the box of the dog has the color of its identity
         assert np.abs(drawn[number][60, 4 * number : 4 * number + 2] - 128).max() > 60
-
-
-def test_the_tracks_of_a_camera_are_written_when_it_is_stopped(gray_video, tmp_path, monkeypatch, capsys):
-    """A live source, here a file that is read as one; the files of an earlier recording are kept."""
-
-    class Live(VideoSource):
-        def __init__(self, name, **settings):
-            super().__init__(name)
-            self.is_live = True
-
-    monkeypatch.setattr(video_module, "VideoSource", Live)
-    for _ in range(2):
-        annotate_video(
-            walking_dog(),
-            str(gray_video),
-            tmp_path / "camera_0",
-            live=True,
-            save="none",
-            track=True,
-            mot_folder=tmp_path / "mot",
-            name="camera_0",
-        )
-    assert sorted(path.name for path in (tmp_path / "mot").iterdir()) == ["camera_0-2.txt", "camera_0.txt"]
-    assert "tracks: 1 (dog 1)" in capsys.readouterr().out
 
 
 def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
@@ -114,7 +80,7 @@ def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
         tmp_path / "out",
         model=model,
         track=True,
-        format=["coco", "mot"],
+        format=["coco"],
         json_lines=tmp_path / "lines.jsonl",
     )
     shown = capsys.readouterr().out
@@ -123,10 +89,7 @@ def test_two_videos_have_their_own_tracks_and_messages(tmp_path, capsys):
         "a.mp4",
         "b.mp4",
         "coco.json",
-        "mot/a.txt",
-        "mot/b.txt",
     ]
-    assert (out / "mot" / "a.txt").read_text() == (out / "mot" / "b.txt").read_text() != ""
     annotations = json.loads((out / "coco.json").read_text())["annotations"]
     assert [one["track_id"] for one in annotations] == [1] * 8
     messages = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]

@@ -1,7 +1,6 @@
-"""Tracks: identities against the library called by hand, the track file read back."""
+"""Tracks: identities against the library called by hand."""
 
 import pickle
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
-from efficientdet.plugins.streams.tracks import Tracker, VideoTracks, require_trackers
+from efficientdet.plugins.streams.tracks import Tracker, require_trackers
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
@@ -110,14 +109,14 @@ def test_a_track_ends_after_a_second():
 
 
 def test_memory_does_not_grow_with_the_number_of_tracks():
-    tracks = VideoTracks(None, ScoreThresholds(), NAMES)
+    tracks = Tracker(ScoreThresholds())
     sizes = []
     for number in range(600):  # a new object every 3 frames
         x = 20 + 100 * (number // 3 % 3)
         tracks.update(detected((x, 10, 40, 40, 0.9, (1, 2, 9)[number // 3 % 3])), number * 0.5)
         if number % 300 == 299:
             sizes.append(len(pickle.dumps(tracks)))
-    assert "tracks: 200" in str(tracks)
+    assert tracks.totals.total() == 200
     assert sizes[1] < 1.02 * sizes[0]
 
 
@@ -125,56 +124,6 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"^--track needs the package trackers: pip install -e '.\[track\]' && "):
         require_trackers(asked_by="--track")
-
-
-# Track files
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The track file of 60 drawn frames, and what was tracked in each."""
-    folder = tmp_path_factory.mktemp("tracks") / "mot"
-    tracks = VideoTracks(folder, ScoreThresholds(), NAMES)
-    rows = []
-    for number, (found, _) in enumerate(moving_boxes(60, objects=12, seed=1)):
-        found = found.chosen(np.arange(len(found.scores)) != number % 17)  # gaps in tracks
-        rows.append(tracks.update(found, number / 25))
-    assert tracks.write("drawn") == [folder / "drawn.txt"]
-    tracks.close()
-    return folder, rows
-
-
-def expected_boxes(rows):
-    """(frame from 1, track id, x, y, x_max, y_max) of all tracked detections."""
-    return sorted(
-        (frame, track_id, *np.round([box[1], box[0], box[3], box[2]], 1).tolist())
-        for frame, found in enumerate(rows, start=1)
-        for track_id, box in zip(found.track_ids.tolist(), found.boxes.tolist(), strict=True)
-    )
-
-
-def test_the_mot_file_is_what_its_tools_read(written):
-    from trackers import load_mot_file
-
-    folder, rows = written
-    read = load_mot_file(folder / "drawn.txt")
-    boxes = sorted(
-        (frame, int(track_id), *np.round([x, y, x + width, y + height], 1).tolist())
-        for frame, data in read.items()
-        for track_id, (x, y, width, height) in zip(data.ids, data.boxes, strict=True)
-    )
-    assert boxes == expected_boxes(rows)
-    assert min(frame for frame, *_ in boxes) == 2  # a track begins with its second detection
-    first = (folder / "drawn.txt").read_text().splitlines()[0].split(",")
-    assert first[:2] == ["2", "1"]
-    assert first[7:] == ["-1", "-1", "-1"]
-
-
-def test_a_track_file_that_cannot_be_written_is_named(tmp_path):
-    tracks = VideoTracks(tmp_path / "mot", ScoreThresholds(), NAMES)
-    (tmp_path / "mot").write_text("a file")
-    with closing(tracks), pytest.raises(InputError, match=r"drawn.txt: cannot be written"):
-        tracks.write("drawn")
 
 
 # Pictures and Python

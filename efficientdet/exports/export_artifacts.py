@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from dataset.files.image_files import read_image
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.restore import Restored
@@ -342,9 +341,6 @@ def _images(config: ExportConfig, index: RecordIndex | None, restored: Restored)
 
 _LEAST_AGREEMENT = 0.98
 _TRAINED = 0.05  # highest score below which a detector is considered untrained
-_LEAST_AGREEMENT_ON_NOISE = 0.95  # rounding may change the order of near-equal scores, and so the last detections
-# Score and pixels by precision
-_TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}
 
 
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
@@ -410,37 +406,6 @@ def _export(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
             f"{config.output_dir}/README.md for the differences"
         )
     return table
-
-
-def export_file(config: ModelConfig, name: str, path: Path, *, input_image: str | None) -> None:
-    """Write a file or folder of a format, open it and compare its detections with those of the detector in memory.
-
-    Compares on `input_image`, else on random pixels.
-
-    Raises:
-        InputError: the backend or the format cannot express the detector.
-        RuntimeError: the detections differ.
-    """
-    restored, runtime = load_model(config)
-    height, width = restored.detector.image_size
-    noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
-    image = read_image(input_image) if input_image else noise
-    form = export_formats()[name]
-    form.write(restored, path)
-    print(f"wrote {path}")
-    reloaded = form.open_for(restored, path)
-    assert reloaded is not None  # the formats that inspector.py writes run here
-    score_tolerance, pixels = _TOLERANCES[runtime.precision]
-    detected = checkpoint_detector(restored).detect([image])[0]
-    agreement = compare_detections(detected, reloaded([image])[0], pixels=pixels)
-    print(
-        f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
-        f"largest difference of scores {agreement.score_difference:.2g}"
-    )
-    if agreement.share < _LEAST_AGREEMENT_ON_NOISE or agreement.score_difference > score_tolerance:
-        raise RuntimeError(f"{path}: has other detections than the detector in memory")
-    if not agreement.compared:
-        print("no detections to compare in this image; use --input_image=FILE with an image of objects")
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

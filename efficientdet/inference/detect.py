@@ -173,10 +173,6 @@ class Detector:
             score_maps={},
         )
 
-    def without_functions(self) -> "Detector":
-        """Return what is known of the detector, for another machine than the one that detects."""
-        return replace(self, detect=_detect_elsewhere, read_frames=None)
-
     def predict(
         self, images: "AnyImage | Sequence[AnyImage]", *, min_score: float | None = None
     ) -> "list[ImageDetections]":
@@ -287,7 +283,3 @@ def rows_of_image(
             in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False),
         )
     return DetectionRows.of_image(boxes, scores[is_usable], category_ids[is_usable], masks=pasted)
-
-
-def _detect_elsewhere(images: list[np.ndarray]) -> list[DetectionRows]:
-    raise NotImplementedError("another machine has the network")

@@ -17,7 +17,6 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import distinct_stem
-from efficientdet.options.infer import MOT
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import report_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
@@ -90,7 +89,6 @@ FORMATS = {  # format -> what is written into the output folder
     "yolo": ("yolo",),
     "csv": ("detections.csv",),
     "label_studio": ("label_studio.json", "label_studio.xml"),
-    MOT: (MOT,),
 }
 _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
 
@@ -112,7 +110,7 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def names_of_files(formats: Sequence[str]) -> list[str]:
-    """Return the names of what `ResultFiles` and the track files write into the output folder."""
+    """Return the names of what `ResultFiles` writes into the output folder."""
     return [name for each in formats for name in FORMATS[each]]
 
 

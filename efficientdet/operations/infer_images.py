@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from dataset.input.tiling import TILE_OVERLAP, Tiling
@@ -14,15 +13,13 @@ from efficientdet.configuration.model_config import (
     model_config,
     runtime_settings,
 )
-from efficientdet.devices.distributed import require_one_process
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import export_formats, exported_model, format_of
 from efficientdet.inference.result_files import chosen_formats
-from efficientdet.options.infer import MOT, InferOptions
+from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import CHECKPOINT_ONLY
 from efficientdet.prediction.detection_messages import STANDARD_OUTPUT, Messages
-from efficientdet.prediction.inputs import STANDARD_INPUT, Inputs, find_inputs, shown_source
-from program_support.engines import LOCAL
+from efficientdet.prediction.inputs import Inputs, find_inputs
 from program_support.errors import InputError
 from program_support.plugins import load_plugin
 
@@ -48,10 +45,9 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
         raise InputError("--event_seconds needs --save=events")
     if options.max_offline_seconds is not None and inputs.camera is None:
         raise InputError("--max_offline_seconds needs a camera or stream as --image_path")
-    if options.engine != LOCAL:
-        _check_engine(options, inputs)
     resolved: dict[str, Any] = {"inputs": inputs, "tiling": _tiling(options), "format": chosen_formats(options.format)}
-    _check_tracking(options, inputs, resolved["format"])
+    if options.track:
+        _check_tracking(inputs)
     if options.model and (exported := format_of(options.model)) and exported.runtimes:
         if flag := first_given(options, ("model_dir", "saved_model_dir", "debug", *CHECKPOINT_ONLY)):
             raise InputError(f"--model={options.model}: an exported file runs without --{flag}")
@@ -75,29 +71,13 @@ def _infer(options: InferOptions, inputs: Inputs, messages: Messages) -> None:
     resolved["output_dir"] = writable_folder(options.output_dir, "output_dir")
     if prefix and options.saved_model_dir:
         writable_folder(options.saved_model_dir, "saved_model_dir")
-    with contextlib.ExitStack() as stack:
-        if options.engine == LOCAL:  # otherwise the nodes have the network, and this process starts without TensorFlow
-            prepare_environment()
-            from efficientdet.devices.memory import report_out_of_memory
+    prepare_environment()
+    from efficientdet.devices.memory import report_out_of_memory
+    from efficientdet.prediction.annotate import AnnotationConfig, annotate
 
-            stack.enter_context(report_out_of_memory(batch_size=options.batch_size))
-        from efficientdet.prediction.annotate import AnnotationConfig, annotate
-
+    with report_out_of_memory(batch_size=options.batch_size):
         model = model_config(prefix, overrides, options, **runtime)
         annotate(AnnotationConfig(**{**vars(options), **resolved, "model_config": model}), messages)
-
-
-def _check_engine(options: InferOptions, inputs: Inputs) -> None:
-    """Raise InputError for what a Ray cluster does not do: it detects in image files."""
-    engine = f"--engine={options.engine}"
-    if inputs.camera is not None or inputs.videos:
-        source = inputs.videos[0] if inputs.camera is None else inputs.camera
-        raise InputError(f"{engine}: detects in images only; --image_path has {shown_source(source)}")
-    if STANDARD_INPUT in inputs.images:
-        raise InputError(f"{engine}: expected image files, not --image_path={STANDARD_INPUT}")
-    if flag := first_given(options, ("saved_model_dir", "debug")):
-        raise InputError(f"{engine}: detects without --{flag}")
-    require_one_process(engine)
 
 
 def _tiling(options: InferOptions) -> Tiling | None:
@@ -109,12 +89,8 @@ def _tiling(options: InferOptions) -> Tiling | None:
     return None
 
 
-def _check_tracking(options: InferOptions, inputs: Inputs, formats: Sequence[str]) -> None:
-    """Raise InputError if options of tracks cannot be followed."""
-    if not options.track:
-        if MOT in formats:
-            raise InputError(f"--format={MOT} needs --track, which is missing")
-        return
+def _check_tracking(inputs: Inputs) -> None:
+    """Raise InputError if objects cannot be tracked."""
     if not inputs.videos and inputs.camera is None:
         raise InputError("--track needs a video, camera or stream as --image_path, not only images")
     load_plugin("efficientdet.tracking", "requirements")(asked_by="--track")

@@ -51,13 +51,14 @@ def _dry(model: ModelConfig, options: InspectOptions) -> None:
 
 
 def _export(model: ModelConfig, options: InspectOptions) -> None:
-    image = existing_file(options.input_image, "input_image")
     folder = writable_folder(options.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.exports.export_artifacts import export_file
+    from efficientdet.inference.checkpoint_model import load_model
 
     with claimed_outputs(folder):
-        export_file(model, "savedmodel", Path(folder), input_image=image)
+        restored, _ = load_model(model)
+        export_formats()["savedmodel"].write(restored, Path(folder))
+    print(f"wrote {folder}")
 
 
 def _benchmark(model: ModelConfig, options: InspectOptions) -> None:

@@ -85,7 +85,7 @@ class InspectOptions(WeightsOptions, MachineOptions, RuntimeOptions):
     bm_warm_up_runs: Annotated[
         Count, Help("--mode=benchmark: number of warmup runs, not timed; the first one compiles.")
     ] = 10
-    input_image: Annotated[str | None, Help("--mode=benchmark or export: input image. Default: random pixels.")] = None
+    input_image: Annotated[str | None, Help("--mode=benchmark: input image. Default: random pixels.")] = None
     trace_filename: Annotated[
         str | None, Help("--mode=benchmark: output folder for the profiler trace of one run.")
     ] = None

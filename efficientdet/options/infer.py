@@ -12,10 +12,8 @@ from efficientdet.options.model import (
     WeightsOptions,
 )
 from program_support.checked_fields import Count, Help, NonNegative, Share, between, checked, one_of
-from program_support.engines import LOCAL, Engine
 
 EVENT_SECONDS = 5.0
-MOT = "mot"  # the format of tracks
 
 
 @checked
@@ -46,7 +44,6 @@ class InferOptions(WeightsOptions, MachineOptions, RuntimeOptions):
         ),
     ] = None
     batch_size: Annotated[Count, Help("Batch size.")] = 1
-    engine: Engine = LOCAL
     debug: Annotated[bool, Help("Run eagerly, without compilation.")] = False
     tile: Annotated[
         str | None,

@@ -21,6 +21,7 @@ _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
+_CLUSTER = Gone("one machine detected as fast; each of several machines takes a part of the images", ("local",))
 _COUNTS = Gone("supervision's LineZone and PolygonZone count the tracks of load_detector(..).track(..)")
 _MISS_RATE = Gone("no user asked for thresholds with a guaranteed miss rate; the best F1 is stored")
 _THRESHOLD = Gone("the thresholds with the best F1 are used; --min_score_thresh sets another", ("f1",))
@@ -97,9 +98,7 @@ GONE = {
     ),
     "evaluate": {
         "confidence": _MISS_RATE,
-        "engine": Gone(
-            "infer.py --engine=ray --format=coco detects on a cluster, eval.py --results measures it", ("local",)
-        ),
+        "engine": _CLUSTER,
         "gcp_project": _TPU,
         "miss_rate": _MISS_RATE,
         "only_this_epoch": Gone(
@@ -114,6 +113,7 @@ GONE = {
             "images are rotated by their EXIF orientation, as in all programs", ("True",), True
         ),
         "count_line": _COUNTS,
+        "engine": _CLUSTER,
         "save_crops": Gone("load_detector(..).predict(..) in Python has crop()", _SWITCHED_OFF, boolean=True),
         "threshold": _THRESHOLD,
         "webhook": Gone("--json_lines=- writes each frame for a program that posts it; --mqtt publishes changes"),

@@ -1,8 +1,7 @@
 """Detection in images and videos: annotated copies and detections.json."""
 
-import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +14,6 @@ from efficientdet.prediction.detection_messages import NO_MESSAGES, Messages, Re
 from efficientdet.prediction.image_annotation import (
     VIDEO_SUFFIXES,
     AnnotationConfig,
-    ImageResult,
-    ImageTask,
-    ImageTasks,
     InputImage,
     annotated_batches,
     camera_output,
@@ -28,7 +24,6 @@ from efficientdet.prediction.inputs import shown_path
 from object_detection.coco.results import results_json, write_results
 from program_support.atomic_files import report_write_errors
 from program_support.claimed_outputs import claimed_outputs, remove_outputs
-from program_support.engines import CORES_OF_NETWORK, LOCAL, connected
 from program_support.errors import InputError, printable
 from program_support.plugins import load_plugin
 from program_support.progress import Progress
@@ -64,39 +59,24 @@ def _annotate(config: AnnotationConfig, messages: Messages, outputs: Sequence[Pa
     if inputs.camera is not None:  # checked before the detector is loaded, which takes longer
         load_plugin("efficientdet.video", "open")(inputs.camera, live=True).release()
     failures: list[str] = []
-    with contextlib.ExitStack() as stack:
-        tiles, tasks, once = _TileProgress(), None, config.runs_network_once
-        if config.engine == LOCAL:
-            model = open_detector(config, once=once, on_progress=tiles.show)
-        else:
-            cluster = stack.enter_context(connected(config.engine, cores=CORES_OF_NETWORK, gpus=True))
-            tasks = ImageTasks(cluster, config, once=once)
-            model = tasks.load()
-        _remove_labels_of_other_classes(config, model)
-        ids = image_ids([shown_path(path) for path in inputs.images])
-        outlets = _Outlets(
-            model,
-            ResultFiles(config.output_dir, model.class_names, formats=config.image_formats),
-            messages,
-            failures,
-        )
-        try:
-            if inputs.images:
-                images = [
-                    InputImage(path, str(output), number)
-                    for path, output, number in zip(inputs.images, outputs, ids, strict=True)
-                ]
-                task = ImageTask(run="", config=config, once=once, images=images)
-                batches = annotated_batches(task, model) if tasks is None else tasks.results(images)
-                with contextlib.closing(batches):
-                    _annotate_images(config, images, batches, outlets, tiles=tiles)
-            if videos or inputs.camera is not None:
-                _annotate_videos(config, videos, max(ids, default=0) + 1, outlets)
-        except ReaderGone as gone:
-            print(gone)
-        outlets.files.write()
-        if tasks is not None:
-            tasks.end()
+    tiles = _TileProgress()
+    model = open_detector(config, on_progress=tiles.show)
+    _remove_labels_of_other_classes(config, model)
+    ids = image_ids([shown_path(path) for path in inputs.images])
+    files = ResultFiles(config.output_dir, model.class_names, formats=config.format)
+    outlets = _Outlets(model, files, messages, failures)
+    try:
+        if inputs.images:
+            images = [
+                InputImage(path, str(output), number)
+                for path, output, number in zip(inputs.images, outputs, ids, strict=True)
+            ]
+            _annotate_images(config, images, outlets, tiles=tiles)
+        if videos or inputs.camera is not None:
+            _annotate_videos(config, videos, max(ids, default=0) + 1, outlets)
+    except ReaderGone as gone:
+        print(gone)
+    files.write()
     for failure in failures:
         print(f"skipped: {printable(failure)}")
     if failures:
@@ -114,7 +94,7 @@ def _remove_labels_of_other_classes(config: AnnotationConfig, model: Detector) -
     folder = Path(config.output_dir)
     classes, labels = folder / "yolo" / "classes.txt", folder / "yolo" / "labels"
     if (
-        "yolo" in config.image_formats
+        "yolo" in config.format
         and classes.is_file()
         and classes.read_text(encoding="utf-8").splitlines() != [*model.class_names.names]
     ):
@@ -133,21 +113,16 @@ class _Outlets(NamedTuple):
 
 
 def _annotate_images(
-    config: AnnotationConfig,
-    images: Sequence[InputImage],
-    batches: Iterable[list[ImageResult]],
-    outlets: _Outlets,
-    *,
-    tiles: "_TileProgress",
+    config: AnnotationConfig, images: Sequence[InputImage], outlets: _Outlets, *, tiles: "_TileProgress"
 ) -> None:
-    """Collect the results of annotated images, which come in the order of the images."""
+    """Annotate images and collect their results."""
     model = outlets.model
     file_names = iter(distinct_names([shown_path(image.path) for image in images]))
     results, num_images, drawn = [], 0, 0
     following = iter(images)
     with Progress("infer", total=len(images), noun="image") as progress:
         tiles.progress = progress
-        for batch in batches:
+        for batch in annotated_batches(images, config, model):
             for image, annotated in zip(itertools.islice(following, len(batch)), batch, strict=True):
                 file_name = next(file_names)
                 if annotated.failure:
@@ -185,7 +160,7 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
 
         def add(found: FrameDetections, source: str | int = source, stem: str = stem) -> None:
             frame, rows, size = found.frame, found.rows, found.frame.pixels.shape[:2]
-            if config.image_formats:  # a stream without an end must not fill the memory
+            if config.format:  # a stream without an end must not fill the memory
                 name, image_id = f"{stem}_{frame.number:06d}", next(ids)
                 results = results_json(rows.with_image_id(image_id))
                 outlets.files.add(name, None, image_id, size=size, results=results)
@@ -205,8 +180,6 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
                 event_seconds=EVENT_SECONDS if config.event_seconds is None else config.event_seconds,
                 max_offline_seconds=config.max_offline_seconds,
                 track=config.track,
-                mot_folder=config.mot_folder,
-                name=stem,
                 on_frame=add,
             )
         except UnreadableVideo as error:

@@ -1,18 +1,10 @@
-"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels, here or on a cluster.
+"""Detection in images, and their annotated copies: the part of infer.py that needs the pixels."""
 
-A part of a cluster's work is a fixed number of consecutive images, whole batches of them. What is done is stored in the
-output folder, so that an interrupted run continues.
-"""
-
-import contextlib
-import hashlib
 import itertools
-import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,26 +20,20 @@ from dataset.files.image_files import (
 from dataset.files.image_windows import open_windows, size_of_large_tiff
 from dataset.input.tiling import Tiling
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.exports.formats import export_formats, format_of
+from efficientdet.exports.formats import export_formats
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.result_files import write_output
 from efficientdet.inference.tiles import LargeImage
-from efficientdet.options.infer import MOT, InferOptions
+from efficientdet.options.infer import InferOptions
 from efficientdet.options.model import MOST_DRAWN
 from efficientdet.prediction.inputs import Inputs, read_input, recording_stem
 from efficientdet.prediction.open_model import open_model, with_classes, with_thresholds
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import DecodedMasks
-from program_support.atomic_files import report_write_errors
 from program_support.checked_fields import checked
-from program_support.engines import Cluster
 from program_support.errors import InputError
-from program_support.file_patterns import paths_beginning_with
-from program_support.installation import canonical_json, installation
 from program_support.processor import available_cores
-from program_support.remote_addresses import storage
 
 VIDEO_SUFFIXES = {
     "video": ".mp4",
@@ -67,16 +53,6 @@ class AnnotationConfig(InferOptions):
     def max_boxes(self, model: Detector) -> int | None:
         """Return the maximum number of boxes drawn per image; None: all."""
         return self.max_boxes_to_draw or (None if model.tiling else MOST_DRAWN)
-
-    @property
-    def image_formats(self) -> list[str]:
-        """The formats of detections in images and frames."""
-        return [name for name in self.format if name != MOT]
-
-    @property
-    def mot_folder(self) -> Path | None:
-        """The folder of the files of `--format=mot`; None: none are written."""
-        return Path(self.output_dir, MOT) if MOT in self.format else None
 
     @property
     def runs_network_once(self) -> bool:
@@ -141,7 +117,7 @@ class InputImage(NamedTuple):
 
 
 class ImageResult(NamedTuple):
-    """Detections in an image, or why there are none; of values that JSON has."""
+    """Detections in an image, or why there are none."""
 
     failure: str = ""
     note: str = ""
@@ -150,17 +126,9 @@ class ImageResult(NamedTuple):
     drawn: Sequence[int] = ()  # numbers of the drawn results
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageTask:
-    """Images to annotate. Tasks of a run are equal: their model is the same, and a process keeps it."""
-
-    run: str
-    config: AnnotationConfig = field(compare=False)
-    once: bool = field(compare=False)  # see `open_model`
-    images: Sequence[InputImage] = field(compare=False)
-
-
-def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageResult], None, None]:
+def annotated_batches(
+    images: Sequence[InputImage], config: AnnotationConfig, model: Detector
+) -> Iterator[list[ImageResult]]:
     """Annotate images, and yield the results of each batch, or with tiles of each image.
 
     A batch is that of consecutive images, without those that cannot be decoded. While the network runs, threads decode
@@ -169,19 +137,21 @@ def annotated_batches(task: ImageTask, model: Detector) -> Generator[list[ImageR
     Raises:
         InputError: an output cannot be written.
     """
-    size = 1 if model.tiling else task.config.batch_size
-    batches = [task.images[start : start + size] for start in range(0, len(task.images), size)]
+    size = 1 if model.tiling else config.batch_size
+    batches = [images[start : start + size] for start in range(0, len(images), size)]
     pool = ThreadPoolExecutor(available_cores())
 
     def opened(batch: Sequence[InputImage]) -> list[Future[StoredImage | InputError]]:
         return [pool.submit(_opened, image, model) for image in batch]
 
-    def annotated(image: InputImage, stored: StoredImage | InputError, rows: Iterator[DetectionRows]) -> Future:
+    def annotated(
+        image: InputImage, stored: StoredImage | InputError, rows: Iterator[DetectionRows]
+    ) -> Future[ImageResult]:
         if isinstance(stored, InputError):
             return pool.submit(ImageResult, failure=str(stored))
-        return pool.submit(_annotated, image, stored, next(rows), task.config, model)
+        return pool.submit(_annotated, image, stored, next(rows), config, model)
 
-    ahead, writing = opened(batches[0]), []
+    ahead, writing = opened(batches[0]), list[Future[ImageResult]]()
     try:
         for batch, following in itertools.zip_longest(batches, batches[1:], fillvalue=()):
             stored = [future.result() for future in ahead]
@@ -253,16 +223,16 @@ def _read(path: str, model: Detector) -> StoredImage:
 
 
 def open_detector(
-    config: AnnotationConfig, *, once: bool, on_progress: Callable[[int, int], None] = lambda done, total: None
+    config: AnnotationConfig, *, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Detector:
     """Open the model with the tiles, classes and thresholds of the configuration; print the thresholds.
 
-    on_progress: called with the number of tiles that are done, and of all. once: see `open_model`.
+    on_progress: called with the number of tiles that are done, and of all.
 
     Raises:
         InputError: the model cannot be opened, or lacks what is requested.
     """
-    opened = _opened_model(config, once=once)
+    opened = _opened_model(config)
     tiling = config.tiling or opened.tiling
     return with_thresholds(
         with_classes(opened.with_tiling(tiling, batch_size=config.batch_size, on_progress=on_progress), config.classes),
@@ -271,13 +241,13 @@ def open_detector(
     )
 
 
-def _opened_model(config: AnnotationConfig, *, once: bool) -> Detector:
+def _opened_model(config: AnnotationConfig) -> Detector:
     if config.debug:
         import tensorflow as tf
 
         tf.config.run_functions_eagerly(True)
     if not config.saved_model_dir:
-        return open_model(config.model_config, batch_size=config.batch_size, once=once)
+        return open_model(config.model_config, batch_size=config.batch_size, once=config.runs_network_once)
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.checkpoint_model import load_model
 
@@ -291,112 +261,3 @@ def _opened_model(config: AnnotationConfig, *, once: bool) -> Detector:
             precision=config.model_config.precision, amp=config.model_config.amp, use_xla=config.model_config.use_xla
         )
     return saved_model.open(config.saved_model_dir)
-
-
-_IMAGES_OF_TASK = 16
-_JOURNAL = ".images_done.jsonl"
-
-
-class ImageTasks:
-    """The images of a run on a cluster."""
-
-    def __init__(self, cluster: Cluster, config: AnnotationConfig, *, once: bool):
-        """Set the configuration, whose own inputs are not used. once: see `open_model`."""
-        self._cluster = cluster
-        self._task = ImageTask(run=os.urandom(8).hex(), config=replace(config, inputs=Inputs()), once=once, images=())
-        self._journal = Path(config.output_dir, _JOURNAL)
-
-    def load(self) -> Detector:
-        """Load the model on a node, print what is to be said of it, and return it without its functions.
-
-        Raises:
-            InputError: as `open_detector` does, or the process dies.
-        """
-        failure = f"{self._task.config.model_config.ckpt_path}: cannot be loaded"
-        [detector] = self._cluster.results(_load, [self._task], failure=failure)
-        return detector
-
-    def results(self, images: Sequence[InputImage]) -> Generator[list[ImageResult], None, None]:
-        """Yield the results of the images in their order; one that ends the process which decodes it has none.
-
-        Raises:
-            InputError: an output cannot be written.
-        """
-        made_from = _digest(replace(self._task, images=images))
-        done = _results_of_earlier_run(self._journal, made_from, images)
-        self._write([made_from, *done.items()], "w")
-        if done:
-            print(f"{len(done)} of {len(images)} images are done and reused")
-        remaining = [number for number in range(len(images)) if number not in done]
-        batch_size, following = self._task.config.batch_size, 0
-        finished = self._cluster.run(
-            partial(_annotate, self._task),
-            [images[number] for number in remaining],
-            size=-(-_IMAGES_OF_TASK // batch_size) * batch_size,
-        )
-        for part in itertools.chain([None], finished):
-            if part is not None:
-                numbers = remaining[part.start : part.stop]
-                fatal = f"{images[numbers[0]].path}: ends the process that decodes it"
-                results = [ImageResult(failure=fatal)] if part.crash else part.result
-                done |= zip(numbers, results, strict=True)
-                self._write(zip(numbers, results, strict=True), "a")
-            ready = list(itertools.takewhile(done.__contains__, range(following, len(images))))
-            following += len(ready)
-            if ready:
-                yield [done.pop(number) for number in ready]
-        print(self._cluster.summary())
-
-    def end(self) -> None:
-        """Forget what is done, after all files are written."""
-        self._journal.unlink(missing_ok=True)
-
-    def _write(self, lines: Iterable[Any], mode: str) -> None:
-        """Write lines of JSON into the journal, from which an interrupted run continues."""
-        with report_write_errors(self._journal), self._journal.open(mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-
-
-def _results_of_earlier_run(journal: Path, made_from: str, images: Sequence[InputImage]) -> dict[int, ImageResult]:
-    """Return the results of images that are done and whose outputs exist, by number.
-
-    None of a run with other inputs, model, settings or versions.
-    """
-    done: dict[int, ImageResult] = {}
-    with contextlib.suppress(OSError, ValueError):  # the last line may be incomplete
-        first, *lines = journal.read_text(encoding="utf-8").splitlines()
-        for line in lines if json.loads(first) == made_from else ():
-            number, result = json.loads(line)
-            done[number] = ImageResult(*result)
-    return {
-        number: result for number, result in done.items() if result.failure or os.path.exists(images[number].output)
-    }
-
-
-def _digest(task: ImageTask) -> str:
-    """Return a digest of what determines the results: images, model, settings and versions."""
-    digest = hashlib.sha256(canonical_json([task.config, task.once, installation()]).encode())
-    model = task.config.model_config.ckpt_path or ""
-    for path in [*paths_beginning_with(model), *(image.path for image in task.images)]:
-        with contextlib.suppress(OSError):
-            status = os.stat(path)
-            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def _load(task: ImageTask) -> Detector:
-    return _model_of(task).without_functions()
-
-
-def _annotate(task: ImageTask, images: Sequence[InputImage]) -> list[ImageResult]:
-    storage().copy_missing(image.path for image in images)
-    batches = annotated_batches(replace(task, images=images), _model_of(task))
-    return [result for batch in batches for result in batch]
-
-
-@lru_cache(1)
-def _model_of(task: ImageTask) -> Detector:
-    exported = format_of(task.config.model_config.ckpt_path)
-    if exported is None or not exported.runtimes:
-        prepare_environment()
-    return open_detector(task.config, once=task.once)

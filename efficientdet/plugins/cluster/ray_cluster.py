@@ -15,8 +15,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from efficientdet.plugins.cluster.remote_files import CACHE_VARIABLE, cache_folder
@@ -39,7 +38,7 @@ class _Part(NamedTuple):
 
     start: int
     stop: int
-    cores: int
+    cores: int = 1
     deaths: int = 0
 
 
@@ -63,10 +62,8 @@ class _Outcome(NamedTuple):
 
 
 @contextlib.contextmanager
-def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]:
+def ray_cluster() -> Iterator["RayCluster"]:
     """Connect to the cluster of RAY_ADDRESS, else to the one of this machine, else start one of this machine's cores.
-
-    cores: of each part, at most those of the largest node. gpus: each part has a GPU if the cluster has any.
 
     Raises:
         InputError: Ray is not installed, or the cluster does not answer or has other versions.
@@ -80,7 +77,7 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
     except ImportError as error:
         raise InputError("--engine=ray needs the package ray: pip install -e '.[ray]'") from error
     if ray.is_initialized():  # by the caller, who also ends it
-        yield RayCluster(cores=cores, gpus=gpus)
+        yield RayCluster()
         return
     ray._private.worker._worker_logs_enabled = False  # otherwise a paragraph for each process that dies
     address = os.environ.get(_ADDRESS, "")
@@ -96,7 +93,7 @@ def ray_cluster(*, cores: int = 1, gpus: bool = False) -> Iterator["RayCluster"]
     try:
         nodes = sum(node["Alive"] for node in ray.nodes())
         print(f"ray: {nodes} node{'s' * (nodes != 1)} with {_cores()} cores", flush=True)  # they may be busy for long
-        yield RayCluster(cores=cores, gpus=gpus)
+        yield RayCluster()
     finally:
         ray.shutdown()
 
@@ -126,8 +123,7 @@ def _check_answer(address: str) -> None:
 class RayCluster:
     """A connected cluster, and what it has done so far; see `program_support.engines.Cluster`."""
 
-    def __init__(self, *, cores: int = 1, gpus: bool = False) -> None:
-        self._cores_of_part, self._gpus = cores, gpus
+    def __init__(self) -> None:
         self._nodes: set[str] = set()
         self._done = self._repeated = 0
         self._cpu_seconds = 0.0
@@ -150,19 +146,15 @@ class RayCluster:
 
         remote = ray.remote(_run_part)
         origin = _Origin(os.getcwd(), str(cache_folder()), os.environ.get(_BACKEND), installation())
-        gpus = int(self._gpus and ray.cluster_resources().get("GPU", 0) >= 1)
-        cores = max(1, min(self._cores_of_part, _most_cores_of_a_node()))  # 0: a head that waits for its nodes
         starts = range(0, len(items), size)
-        waiting = deque(_Part(start, min(start + size, len(items)), cores) for start in starts)
+        waiting = deque(_Part(start, min(start + size, len(items))) for start in starts)
         running: dict[Any, _Part] = {}
         try:
             while waiting or running:
                 check()
                 while waiting and len(running) < 2 * _cores() + _WAITING_PARTS:
                     part = waiting.popleft()
-                    options = remote.options(
-                        num_cpus=part.cores, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD"
-                    )
+                    options = remote.options(num_cpus=part.cores, max_retries=0, scheduling_strategy="SPREAD")
                     running[options.remote(origin, function, items[part.start : part.stop])] = part
                 ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
                 for reference in ready:
@@ -192,20 +184,6 @@ class RayCluster:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def results(self, function: Callable[[Any], Any], items: Sequence[Any], *, failure: str) -> list[Any]:
-        """Return the result of the function for each item, in their order, after printing what it prints.
-
-        Raises:
-            InputError: as `run` does, and `failure` with the reason if a process dies.
-        """
-        results = []
-        for done in sorted(self.run(partial(_of_one, function), items), key=lambda done: done.start):
-            if done.crash:
-                raise InputError(f"{failure}, each time {done.crash}")
-            print(done.printed, end="")
-            results.append(done.result)
-        return results
-
     def summary(self) -> str:
         """Return what was done, in words: tasks, nodes, CPU time and repetitions."""
         nodes = f"{len(self._nodes)} node{'s' * (len(self._nodes) != 1)}"
@@ -227,16 +205,11 @@ def _after_death(part: _Part) -> list[_Part]:
     return [half._replace(deaths=0 if half.stop - half.start == 1 else _MOST_ATTEMPTS - 1) for half in halves]
 
 
-def _of_one(function: Callable[[Any], Any], items: Sequence[Any]) -> Any:
-    return function(items[0])
-
-
 def _run_part(origin: _Origin, function: Callable[[Any], Any], items: Any) -> _Outcome:
     """Call the function on a node."""
     import ray
 
-    if not ray.get_gpu_ids():
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
     if origin.backend is not None:
         os.environ[_BACKEND] = origin.backend
     os.environ[CACHE_VARIABLE] = origin.cache  # where an item names a file of it

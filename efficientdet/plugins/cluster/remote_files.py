@@ -12,8 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -173,26 +172,6 @@ def local_tree(address: str, *, leave_out: Collection[str]) -> str:
     return str(local)
 
 
-def copy_missing(paths: Iterable[str]) -> None:
-    """Copy the files that another machine has in its cache, which has the same path, and this one lacks.
-
-    Raises:
-        InputError: the originals cannot be read, or the copies cannot be stored.
-    """
-    cache, missing = cache_folder(), defaultdict[Path, list[str]](list)
-    for path in map(Path, paths):
-        if path.is_relative_to(cache) and not path.exists():
-            missing[path.parent].append(path.name)
-    for folder, names in missing.items():
-        scheme, *parts = folder.relative_to(cache).parts
-        address = f"{scheme}://{'/'.join(parts)}"
-        with remote_errors(address):
-            system, root = opened(address)
-            files = {name: system.info(f"{root}/{name}") for name in names}
-        with _stored(folder), _sole_copier(folder, quiet=True):
-            _copy(system, files, folder, address=address, quiet=True)
-
-
 def files_below(system: Any, root: str) -> dict[str, dict[str, Any]]:
     """Return what the listing says of each file below a folder, by relative name."""
     return {path[len(root) :].strip("/"): info for path, info in system.find(root, detail=True).items()}
@@ -275,13 +254,12 @@ def _stored(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sole_copier(folder: Path, *, quiet: bool = False) -> Iterator[None]:
+def _sole_copier(folder: Path) -> Iterator[None]:
     with open(folder / ".lock", "a") as lock:
         try:
             lock_file(lock)
         except BlockingIOError:
-            if not quiet:
-                print(f"waiting for the process that copies to {folder}", flush=True)
+            print(f"waiting for the process that copies to {folder}", flush=True)
             lock_file(lock, wait=True)
         yield
 

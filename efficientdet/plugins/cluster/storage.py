@@ -28,7 +28,6 @@ from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.shard_files import FINISHED, ShardTask
 from efficientdet.plugins.cluster.remote_files import (
     cache_folder,
-    copy_missing,
     files_below,
     identity,
     is_hidden,
@@ -41,7 +40,6 @@ from efficientdet.plugins.cluster.remote_files import (
 from program_support.remote_addresses import Image, address_of
 
 __all__ = [
-    "copy_missing",
     "forget_listings",
     "listing",
     "local_copies",

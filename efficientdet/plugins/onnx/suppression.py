@@ -1,8 +1,7 @@
 """Post-processing of dense outputs (`tensor_suppression.py`) as nodes of an ONNX graph.
 
 Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression (soft-NMS), which changes scores, is a Loop. Nodes
-on a few hundred numbers cost as much as their dispatch, so an iteration selects several boxes; its work is proportional
-to the boxes that it selects, not to those that it examines.
+on a few hundred numbers cost as much as their dispatch, so an iteration selects several boxes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ import numpy as np
 
 from object_detection.onnx_nodes import (
     Graph,
-    Input,
     LoopState,
     above,
     best_of,
@@ -26,13 +24,14 @@ from object_detection.onnx_nodes import (
     unsqueezed,
 )
 from object_detection.suppression.tensor_suppression import (
-    FIRST_CANDIDATES,
     LOWEST,
     SuppressionConfig,
     checked_level_sizes,
 )
 
 EXAMINED = 16  # boxes per iteration
+# Of the first attempts: 100 detections took 500 to 1,300 with inputs of 128 to 224 pixels, else 1,500 to 3,800
+FIRST_CANDIDATES: Sequence[int] = (1280, 2048)
 _NONE = np.float32(0)
 _SMALLEST = np.float32(1e-30)  # area of an empty box, so that the union of two is not 0
 _FEATURES = 6  # top, left, bottom, right, area, class
@@ -71,17 +70,10 @@ def detections_in_onnx(
         )
         classes -= 1
     network = _Network(values, deltas, sizes, graph.add("Identity", [anchors]), len(anchors), classes, level_sizes)
-    if config.method != "gaussian" or config.candidates <= FIRST_CANDIDATES:
-        return _detections(graph, network, config).tensors
-    first_attempt = _detections(graph, network, replace(config, candidates=FIRST_CANDIDATES))
-    if first_attempt.candidates < FIRST_CANDIDATES:
-        return first_attempt.tensors
-    all_candidates = graph.inner("all")
-    others = _detections(all_candidates, network, config)
-    boxes, scores, class_numbers = graph.choose(
-        _complete(graph, first_attempt), first_attempt.tensors, all_candidates, others.tensors
+    first = FIRST_CANDIDATES if config.method == "gaussian" else ()
+    return _attempts(
+        graph, network, config, [*(count for count in first if count < config.candidates), config.candidates]
     )
-    return boxes, scores, class_numbers
 
 
 class _Network(NamedTuple):
@@ -102,6 +94,21 @@ class _Found(NamedTuple):
     tensors: tuple[str, str, str]  # boxes, scores, classes
     candidates: int
     candidate_scores: str  # [B, candidates], 0 unless above the threshold
+
+
+def _attempts(
+    graph: Graph, network: "_Network", config: SuppressionConfig, counts: Sequence[int]
+) -> tuple[str, str, str]:
+    """Add detections in the first of these numbers of candidates that suffices, else in the last."""
+    count, *more = counts
+    attempt = _detections(graph, network, replace(config, candidates=count))
+    if not more or attempt.candidates < count:
+        return attempt.tensors
+    others = graph.inner(f"beyond_{count}")
+    boxes, scores, classes = graph.choose(
+        _complete(graph, attempt), attempt.tensors, others, _attempts(others, network, config, more)
+    )
+    return boxes, scores, classes
 
 
 def _complete(graph: Graph, first_attempt: _Found) -> str:
@@ -221,20 +228,20 @@ def softly_suppressed(
     step = graph.inner(f"select_{count}")
     states = {name: f"select_{count}.{name}" for name in ("remaining", "selected", "best", "places")}
 
-    chosen, chosen_scores, chosen_features = _selection(
-        step, features, states["best"], states["places"], config=config, examined=examined
-    )
+    rows = entries(step, features, states["places"])  # [B, L, 6]
+    rows = step.add_several("Split", [rows], _FEATURES, axis=2, num_outputs=_FEATURES)
+    squared = _squared_overlap(step, rows, everywhere, config=config)  # [B, L, N]
+    is_selected = _uncovered(step, squared, states["best"], states["places"], config=config, examined=examined)
+    chosen_scores = step.add("Where", [is_selected, states["best"], _NONE])
     selected = step.add(
-        "ScatterElements", [states["selected"], chosen, chosen_scores], axis=1, reduction="max"
-    )  # an unused entry of an image has a score of 0
-    squared = _squared_overlap(step, _parts(step, chosen_features), everywhere, config=config)  # [B, M, N]
-    factors = step.add("Where", [step.add("Greater", [chosen_scores, _NONE]), np.float32(-1 / config.sigma), _NONE])
+        "ScatterElements", [states["selected"], states["places"], chosen_scores], axis=1, reduction="max"
+    )
+    factors = step.add("Where", [is_selected, np.float32(-1 / config.sigma), _NONE])
     products = step.add("MatMul", [unsqueezed(step, factors, axis=1), squared])
     exponents = step.add("Squeeze", [products, np.array([1])])
     remaining = step.add("Mul", [states["remaining"], step.add("Exp", [exponents])])
     remaining = step.add("Where", [step.add("Greater", [selected, _NONE]), _NONE, remaining])
     next_best, next_places = step.add_several("TopK", [remaining, np.array([examined])], 2)
-    unfinished = _unfinished(step, selected, next_best, next_places, count=count, config=config)
     results = graph.loop(
         step,
         most=config.max_detections,
@@ -244,7 +251,7 @@ def softly_suppressed(
             LoopState(states["best"], best, next_best, "float32"),
             LoopState(states["places"], places, next_places, "int64"),
         ],
-        condition=unfinished,
+        condition=_unfinished(step, selected, next_best, config=config),
     )
     return results[1]
 
@@ -257,39 +264,12 @@ def _features(graph: Graph, boxes: str, classes: str) -> str:
     return graph.add("Concat", [boxes, areas, unsqueezed(graph, graph.cast(classes, "float32"))], axis=2)
 
 
-def _parts(graph: Graph, features: str) -> list[str]:
-    return graph.add_several("Split", [features], _FEATURES, axis=2, num_outputs=_FEATURES)
-
-
-def _selection(
-    step: Graph, features: str, best: str, places: str, *, config: SuppressionConfig, examined: int
-) -> tuple[str, str, str]:
-    """Add the boxes that no better one overlaps, of the best [B, L]: indices [B, M], scores and features [B, M, 6].
-
-    M is the largest number of an image; others have entries with a score of 0.
-    """
-    rows = entries(step, features, places)  # [B, L, 6]
-    across = step.add_several(
-        "Split", [step.add("Transpose", [rows], perm=[0, 2, 1])], _FEATURES, axis=1, num_outputs=_FEATURES
-    )
-    ours = _parts(step, rows)
-    better: Input = np.tril(np.ones((examined, examined), bool), -1)
-    if config.per_class:
-        better = step.add("And", [step.add("Equal", [ours[5], across[5]]), better])
-    shared = step.add("Where", [better, _shared(step, ours, across), _NONE])  # [B, L, L]
-    covered = step.add("Greater", [step.add("ReduceMax", [shared, np.array([2])], keepdims=0), _NONE])
-    rejected = step.add("Or", [covered, step.add("LessOrEqual", [best, np.float32(config.score_threshold)])])
-    scores = step.add("Where", [rejected, _NONE, best])
-    scores, order = step.add_several("TopK", [scores, np.array([examined])], 2)
-    counts = step.add("ReduceSum", [step.cast(step.add("Greater", [scores, _NONE]), "int64"), np.array([1])])  # [B, 1]
-    most = step.add("ReduceMax", [counts, np.array([0])], keepdims=0)
-    scores, order = (step.add("Slice", [part, np.array([0]), most, np.array([1])]) for part in (scores, order))
-    return entries(step, places, order), scores, entries(step, rows, order)
-
-
 def _squared_overlap(graph: Graph, ours: Sequence[str], others: Sequence[str], *, config: SuppressionConfig) -> str:
-    """Add the squared IoU of boxes with features [B, M, 1] and [B, 1, N]: [B, M, N], 0 between different classes."""
-    shared = _shared(graph, ours, others)
+    """Add the squared IoU of boxes with features [B, L, 1] and [B, 1, N]: [B, L, N], 0 between different classes."""
+    top, left = (graph.add("Max", [ours[corner], others[corner]]) for corner in (0, 1))
+    bottom, right = (graph.add("Min", [ours[corner], others[corner]]) for corner in (2, 3))
+    height, width = (graph.add("Relu", [graph.add("Sub", [*ends])]) for ends in ((bottom, top), (right, left)))
+    shared = graph.add("Mul", [height, width])
     union = graph.add("Sub", [graph.add("Add", [ours[4], others[4]]), shared])
     overlap = graph.add("Div", [shared, union])
     squared = graph.add("Mul", [overlap, overlap])
@@ -298,30 +278,24 @@ def _squared_overlap(graph: Graph, ours: Sequence[str], others: Sequence[str], *
     return graph.add("Where", [graph.add("Equal", [ours[5], others[5]]), squared, _NONE])
 
 
-def _shared(graph: Graph, ours: Sequence[str], others: Sequence[str]) -> str:
-    """Add the intersection of boxes with features [B, M, 1] and [B, 1, N]: [B, M, N]."""
-    top, left = (graph.add("Max", [ours[corner], others[corner]]) for corner in (0, 1))
-    bottom, right = (graph.add("Min", [ours[corner], others[corner]]) for corner in (2, 3))
-    height, width = (graph.add("Relu", [graph.add("Sub", [*ends])]) for ends in ((bottom, top), (right, left)))
-    return graph.add("Mul", [height, width])
+def _uncovered(step: Graph, squared: str, best: str, places: str, *, config: SuppressionConfig, examined: int) -> str:
+    """Add a test which of the best boxes [B, L] are above the threshold and overlapped by no better one: [B, L]."""
+    columns = step.add("Expand", [unsqueezed(step, places, axis=1), np.array([1, examined, 1])])
+    between = step.add("GatherElements", [squared, columns], axis=2)  # [B, L, L]
+    between = step.add("Mul", [between, np.triu(np.ones((examined, examined), np.float32), 1)])
+    covered = step.add("ReduceMax", [between, np.array([1])], keepdims=0)
+    is_high = step.add("Greater", [best, np.float32(config.score_threshold)])
+    return step.add("And", [is_high, step.add("LessOrEqual", [covered, _NONE])])
 
 
-def _unfinished(step: Graph, selected: str, best: str, places: str, *, count: int, config: SuppressionConfig) -> str:
+def _unfinished(step: Graph, selected: str, best: str, *, config: SuppressionConfig) -> str:
     """Add a test whether an image has a remaining box that could be among its detections.
 
-    It could not if enough selected boxes come before it: with a higher score, or the same and a smaller index.
+    It could not if enough boxes with a higher score are selected.
     """
-    ends = np.array([0]), np.array([1]), np.array([1])
-    score, place = (step.add("Slice", [part, *ends]) for part in (best, places))  # [B, 1]
-    earlier = step.add("Less", [np.arange(count)[None], place])
-    equal = step.add("And", [step.add("Equal", [selected, score]), earlier])
-    is_ahead = step.add("Or", [step.add("Greater", [selected, score]), equal])
-    counts = step.add("ReduceSum", [step.cast(is_ahead, "float32"), np.array([1])])
-    unfinished = step.add(
-        "And",
-        [
-            step.add("Less", [counts, np.float32(config.max_detections)]),
-            step.add("Greater", [score, np.float32(config.score_threshold)]),
-        ],
-    )
-    return step.cast(step.add("ReduceMax", [step.cast(unfinished, "int64")], keepdims=0), "bool")
+    score = step.add("Slice", [best, np.array([0]), np.array([1]), np.array([1])])  # [B, 1]
+    is_ahead = step.cast(step.add("Greater", [selected, score]), "float32")
+    is_open = step.add("Less", [step.add("ReduceSum", [is_ahead, np.array([1])]), np.float32(config.max_detections)])
+    is_high = step.add("Greater", [score, np.float32(config.score_threshold)])
+    unfinished = step.cast(step.add("And", [is_open, is_high]), "int64")
+    return step.cast(step.add("ReduceMax", [unfinished], keepdims=0), "bool")

@@ -1,26 +1,20 @@
-"""Identities of detections in consecutive frames: `Detector.track`, and the tracks of a video with their file."""
+"""Identities of detections in consecutive frames: `Detector.track`, and the tracks of a video."""
 
 import importlib.util
 import itertools
 import math
-import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import distinct_stem
 from dataset.files.pixel_values import ValueRange
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_detections import AnyImage, ImageDetections, image_detections, pixels_of
 from efficientdet.inference.video_frames import VideoFrame
-from object_detection.coco.results import DetectionRows, boxes_xywh
-from program_support.atomic_files import flush_to_disk, report_write_errors, unfinished_path
+from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 TRACKERS = "trackers==2.6.1"  # as in scripts/environment.sh
@@ -63,7 +57,7 @@ class Tracker:
         self._thresholds, self._rate = thresholds, frames_per_second
         self._trackers: dict[int, Any] = {}  # by category id
         self._ids: dict[int, dict[int, int]] = {}  # by category id: ByteTrack's ids -> ours
-        self._last_id = 0
+        self.totals: Counter[int] = Counter()  # tracks by category id
         self._seconds: float | None = None
 
     def update(self, rows: DetectionRows, seconds: float | None = None) -> DetectionRows:
@@ -103,8 +97,8 @@ class Tracker:
         for number, track_id in zip(tracked.data.get("row", ()), tracked.tracker_id.tolist(), strict=True):
             if track_id >= 0:  # a track that is confirmed
                 if track_id not in ours:
-                    self._last_id += 1
-                    ours[track_id] = self._last_id
+                    self.totals[category_id] += 1
+                    ours[track_id] = self.totals.total()
                 numbers.append(int(number))
                 ids.append(ours[track_id])
         live = {track.tracker_id for track in tracker.tracks}
@@ -180,98 +174,3 @@ def _opened(
     if isinstance(frame, VideoFrame):
         return frame.pixels, frame.pixels, frame.seconds
     return frame, pixels_of(frame, number, value_range), None
-
-
-class VideoTracks:
-    """The tracks of one video. Only its file keeps all boxes; in memory are those of the tracks that have not ended."""
-
-    def __init__(
-        self,
-        mot_folder: Path | None,
-        thresholds: ScoreThresholds,
-        class_names: ClassNames,
-        *,
-        frames_per_second: float = USUAL_FPS,
-    ):
-        """Start without tracks.
-
-        Args:
-            mot_folder: the folder of the file of `--format=mot`; None: none is written.
-            thresholds: scores from which detections begin a track.
-            class_names: names of the categories.
-            frames_per_second: frame rate of the source.
-        """
-        self._folder, self._class_names = mot_folder, class_names
-        self._tracker = Tracker(thresholds, frames_per_second=frames_per_second)
-        self._lines = None if self._folder is None else tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._totals: Counter[int] = Counter()  # tracks by category id
-        self._last_id, self._frames = 0, 0
-
-    def update(self, rows: DetectionRows, seconds: float) -> DetectionRows:
-        """Return the detections of the next frame that belong to a track, with `track_ids`.
-
-        Args:
-            rows: all detections, also those below the threshold.
-            seconds: time of the frame.
-
-        Raises:
-            InputError: the disk is full.
-        """
-        self._frames += 1
-        tracked = self._tracker.update(rows, seconds)
-        assert tracked.track_ids is not None
-        self._totals.update(tracked.category_ids[tracked.track_ids > self._last_id].tolist())
-        self._last_id = max(self._last_id, int(tracked.track_ids.max(initial=0)))
-        if self._lines is not None:
-            with report_write_errors(Path(tempfile.gettempdir())):
-                self._lines.writelines(_mot_lines(tracked, self._frames))
-        return tracked
-
-    def write(self, name: str, *, replace: bool = True) -> list[Path]:
-        """Write the result format of the MOT Challenge, and return the path of its file, if there is one.
-
-        Args:
-            name: name of the video without suffix.
-            replace: a file of this name is replaced; else the name gets a number if one exists.
-
-        Raises:
-            InputError: it cannot be written.
-        """
-        if self._folder is None or self._lines is None:
-            return []
-        if not replace:
-            name = distinct_stem(name, {path.stem.casefold() for path in self._folder.glob("*")})
-        path = self._folder / f"{name}.txt"
-        with report_write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines.seek(0)
-            try:
-                with open(unfinished_path(path), "w", encoding="ascii") as out:
-                    shutil.copyfileobj(self._lines, out)
-                flush_to_disk(unfinished_path(path))
-                os.replace(unfinished_path(path), path)
-            finally:
-                unfinished_path(path).unlink(missing_ok=True)
-        return [path]
-
-    def close(self) -> None:
-        """Remove the temporary file."""
-        if self._lines is not None:
-            self._lines.close()
-
-    def __str__(self) -> str:
-        name_of = dict(zip(self._class_names.category_ids, self._class_names.names, strict=True))
-        listed = ", ".join(f"{name_of[number]} {count:,}" for number, count in self._totals.most_common())
-        return f"tracks: {self._totals.total():,}" + (f" ({listed})" if listed else "")
-
-
-def _mot_lines(rows: DetectionRows, frame: int) -> Iterator[str]:
-    """Yield frame, id, x, y, width, height, score, -1, -1, -1 of each box; frames and ids count from 1.
-
-    The format has no classes; -1 is what its tools expect.
-    """
-    assert rows.track_ids is not None
-    boxes, scores = boxes_xywh(rows.boxes), rows.scores
-    for number in np.argsort(rows.track_ids, kind="stable"):
-        sides = ",".join(f"{side:.2f}" for side in boxes[number].tolist())
-        yield f"{frame},{rows.track_ids[number]},{sides},{scores[number]:.5f},-1,-1,-1\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dataset.class_names import ClassNames
 from efficientdet.inference.detect import Detector
 from efficientdet.inference.video_frames import FrameDetections, VideoFrame
 from efficientdet.options.infer import EVENT_SECONDS
@@ -36,8 +37,6 @@ def annotate_video(
     event_seconds: float = EVENT_SECONDS,
     max_offline_seconds: float | None = None,
     track: bool = False,
-    mot_folder: Path | None = None,
-    name: str = "",
     on_frame: OnFrame = lambda _: None,
 ) -> None:
     """Detect in every frame, and save an annotated copy or clips.
@@ -58,8 +57,6 @@ def annotate_video(
         event_seconds: time before and after an event that its clip shows.
         max_offline_seconds: time without a frame after which the recording of a camera or stream ends. Default: never.
         track: whether objects are tracked.
-        mot_folder: folder of the track file; None: none is written.
-        name: name of the track file without suffix.
         on_frame: called after each frame.
 
     Raises:
@@ -73,8 +70,8 @@ def annotate_video(
         Progress(
             "video", total=None if source.is_live else source.total or None, noun="frame", rate_of="frames"
         ) as progress,
-        _tracks(track, mot_folder, model, source) as tracks,
     ):
+        tracks = _tracker(model, source) if track else None
         try:
             for found in _detections(model, source, 1 if source.is_live else batch_size, max_boxes, tracks):
                 if found is None:
@@ -85,9 +82,9 @@ def annotate_video(
                 progress.advance(images=1)
         except ReaderGone:
             if source.is_live:  # the part of a video file that was read is no annotated copy of it
-                _complete(recorder, tracks, source, name)
+                _complete(recorder, tracks, source, model.class_names)
             raise
-        _complete(recorder, tracks, source, name)
+        _complete(recorder, tracks, source, model.class_names)
 
 
 def _detections(
@@ -112,25 +109,19 @@ def _detections(
                 yield FrameDetections(frame, tracked.chosen(np.arange(len(tracked.scores))[:max_boxes]))
 
 
-@contextlib.contextmanager
-def _tracks(track: bool, mot_folder: Path | None, model: Detector, source: VideoSource) -> Iterator[Any]:
-    if not track:
-        yield None
-        return
-    from efficientdet.plugins.streams.tracks import VideoTracks
+def _tracker(model: Detector, source: VideoSource) -> Any:
+    from efficientdet.plugins.streams.tracks import Tracker
 
-    tracks = VideoTracks(mot_folder, model.thresholds, model.class_names, frames_per_second=source.frames_per_second)
-    with contextlib.closing(tracks):
-        yield tracks
+    return Tracker(model.thresholds, frames_per_second=source.frames_per_second)
 
 
-def _complete(recorder: Recorder, tracks: Any, source: VideoSource, name: str) -> None:
-    """Write the files of a video, and print their names and the counts."""
+def _complete(recorder: Recorder, tracks: Any, source: VideoSource, class_names: ClassNames) -> None:
+    """Write the files of a video, and print their names and the number of tracks of each class."""
     recorder.complete()
     if tracks is not None:
-        for path in tracks.write(name, replace=not source.is_live):
-            print(f"wrote {path}")
-        print(f"{shown_source(source.name)}: {tracks}")
+        name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+        listed = ", ".join(f"{name_of[number]} {count:,}" for number, count in tracks.totals.most_common())
+        print(f"{shown_source(source.name)}: tracks: {tracks.totals.total():,}" + (f" ({listed})" if listed else ""))
 
 
 def _recorder(save: str, target: Path, source: VideoSource, model: Detector, event_seconds: float) -> Recorder:
