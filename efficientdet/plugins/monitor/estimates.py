@@ -22,8 +22,10 @@ _QUANTILE = 1.645  # half of the 90 % interval, in standard deviations
 def image_statistics(image: np.ndarray) -> list[float]:
     """Return the values of OF_IMAGES of an image [h, w, 3] uint8; the logarithms of all."""
     small = cv2.resize(image, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
-    gray, colors = small.mean(axis=-1), np.ptp(small, axis=-1)
-    edges, coarse = (cv2.Laplacian(pixels[..., 1], cv2.CV_16S) for pixels in (image, small))
+    red, green, blue = cv2.split(small)
+    gray = cv2.transform(small, np.full((1, 3), 1 / 3))
+    colors = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
+    edges, coarse = (cv2.Laplacian(pixels, cv2.CV_16S) for pixels in (cv2.extractChannel(image, 1), green))
     sharpness, structure = (cv2.norm(one, cv2.NORM_L1) / one.size for one in (edges, coarse))
     return np.log([gray.mean() + 8, gray.std() + 4, sharpness + 0.5, colors.mean() + 8, structure + 0.5]).tolist()
 
