@@ -120,7 +120,6 @@ class ImageViews(NamedTuple):
     rows: DetectionRows  # of the upright image
     mirrored: DetectionRows  # of its mirror image, with boxes in pixels of the image
     features: np.ndarray  # [F] float32
-    digest: bytes  # of the pixels
 
 
 class Viewer:
@@ -162,8 +161,7 @@ class Viewer:
         for name, image, rows, mirrored, vector in zip(names, images, found, in_mirror, features, strict=True):
             y_min, x_min, y_max, x_max = mirrored.boxes.T
             boxes = np.stack([y_min, image.shape[1] - x_max, y_max, image.shape[1] - x_min], axis=1)
-            digest = hashlib.sha256(f"{image.shape}".encode() + image.tobytes()).digest()
-            yield ImageViews(name, rows, mirrored._replace(boxes=boxes), vector, digest)
+            yield ImageViews(name, rows, mirrored._replace(boxes=boxes), vector)
 
     def _features_of(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return the mean of the backbone's last features over the area, [n, F], of up to 8 images [h, w, 3] uint8."""
@@ -218,16 +216,7 @@ class SeenImage(NamedTuple):
     proposals: DetectionRows
     doubt: float  # bits
     features: np.ndarray  # [F] float32
-
-
-class ChosenImage(NamedTuple):
-    """An image to label next."""
-
-    path: str
-    name: str  # of its copy
-    proposals: DetectionRows
-    doubt: float  # bits
-    novelty: float  # 0 to 2
+    novelty: float = 0.0  # 0 to 2, of a chosen image
 
 
 def choose_next_images(
@@ -260,25 +249,17 @@ def choose_next_images(
         weights = class_weights(_counts(labeled), viewer.detector.class_names)
         seen = _seen(unlabeled, viewer, weights)
         known = np.zeros((0, 1), np.float32) if index is None else viewer.features(index)
-        of_paths, proposals, doubts, features = zip(*seen, strict=True)
-        order = choose(np.array(doubts), np.stack(features), known, count=options.count)
-        copies = copy_names([of_paths[number] for number, _ in order])
-        chosen = [
-            ChosenImage(of_paths[number], copy, proposals[number], doubts[number], novelty)
-            for (number, novelty), copy in zip(order, copies, strict=True)
-        ]
+        doubts, features = np.array([image.doubt for image in seen]), np.stack([image.features for image in seen])
+        order = choose(doubts, features, known, count=options.count)
+        chosen = [seen[number]._replace(novelty=novelty) for number, novelty in order]
         with report_write_errors(folder / IMAGES):
             remove_outputs(folder, names)
         _write(options, chosen, viewer.detector, unlabeled=len(seen))
 
 
 def _seen(paths: Sequence[str], viewer: Viewer, weights: Mapping[int, float]) -> list[SeenImage]:
-    """Return what is seen of the readable images, in their order, and print why the others are skipped.
-
-    Of files with the same pixels, such as copies in another format, the first is kept.
-    """
-    thresholds, failures, num_seen = viewer.detector.thresholds, list[str](), 0
-    distinct: dict[bytes, SeenImage] = {}
+    """Return what is seen of the readable images, in their order, and print why the others are skipped."""
+    thresholds, failures, seen = viewer.detector.thresholds, list[str](), list[SeenImage]()
     with Progress("next_images", total=len(paths), noun="image") as progress:
         for view in viewer.views(paths):
             if isinstance(view, InputError):
@@ -286,17 +267,12 @@ def _seen(paths: Sequence[str], viewer: Viewer, weights: Mapping[int, float]) ->
                 print(f"skipped: {printable(failures[-1])}")
                 progress.advance(1, images=0)
                 continue
-            num_seen += 1
-            if view.digest not in distinct:
-                proposals = view.rows.chosen(view.rows.scores >= thresholds.of(view.rows.category_ids))
-                doubt = uncertainty(view.rows, view.mirrored, weights)
-                distinct[view.digest] = SeenImage(view.path, proposals, doubt, view.features)
+            proposals = view.rows.chosen(view.rows.scores >= thresholds.of(view.rows.category_ids))
+            seen.append(SeenImage(view.path, proposals, uncertainty(view.rows, view.mirrored, weights), view.features))
             progress.advance(1, images=1)
-    if not distinct:
+    if not seen:
         raise InputError(f"--images: none of {len(paths)} images could be decoded; the first: {failures[0]}")
-    if copies := num_seen - len(distinct):
-        print(f"{copies} of {len(paths)} images have the pixels of others")
-    return [*distinct.values()]
+    return seen
 
 
 def _labeled_images(index: RecordIndex) -> LabeledImages:
@@ -340,18 +316,19 @@ def _counts(labeled: LabeledImages | None) -> Counter[str]:
     return Counter() if labeled is None else Counter(labeled.class_names.names[index] for index in labeled.classes)
 
 
-def _write(options: NextImagesOptions, chosen: Sequence[ChosenImage], detector: Detector, *, unlabeled: int) -> None:
+def _write(options: NextImagesOptions, chosen: Sequence[SeenImage], detector: Detector, *, unlabeled: int) -> None:
     folder, class_names = Path(options.output_dir), detector.class_names
+    names = copy_names([image.path for image in chosen])
     copies = folder / IMAGES
     lines = [
         {
-            "file_name": image.name,
+            "file_name": name,
             "path": image.path,
             "doubt": round(image.doubt, 3),
             "novelty": round(image.novelty, 4),
             "proposals": len(image.proposals.scores),
         }
-        for image in chosen
+        for name, image in zip(names, chosen, strict=True)
     ]
     with report_write_errors(copies):
         copies.mkdir(parents=True, exist_ok=True)
@@ -360,13 +337,14 @@ def _write(options: NextImagesOptions, chosen: Sequence[ChosenImage], detector: 
         options.output_dir, class_names, formats=options.format, for_labeling=True, storage_folder=f"{IMAGES}/"
     )
     figures = []
-    for number, image in enumerate(chosen, start=1):
+    for number, (name, image) in enumerate(zip(names, chosen, strict=True), start=1):
         pixels = read_stored_image(image.path, value_range=detector.value_range).upright()
-        with report_write_errors(copies / image.name):
-            shutil.copyfile(image.path, copies / image.name)
+        with report_write_errors(copies / name):
+            shutil.copyfile(image.path, copies / name)
         results = results_json(image.proposals.with_image_id(number))
-        files.add(Path(image.name).stem, image.name, number, size=pixels.shape[:2], results=results)
-        figures.append(image_figure(f"{number}. {_why(image)}", _thumbnail(image, pixels, class_names)))
+        files.add(Path(name).stem, name, number, size=pixels.shape[:2], results=results)
+        why = f"{number}. {name} \N{MIDDLE DOT} doubt {image.doubt:.1f} bits \N{MIDDLE DOT} novelty {image.novelty:.2f}"
+        figures.append(image_figure(why, _thumbnail(image, pixels, class_names)))
     files.write()
     title, found = "Images to label next", f"{len(chosen)} of {unlabeled:,} unlabeled images"
     html = page(title, {"Images": row(figures, thumbnails=True)}, figure=found, lead=_LEAD)
@@ -374,11 +352,7 @@ def _write(options: NextImagesOptions, chosen: Sequence[ChosenImage], detector: 
     print(f"{found}: {copies}; why: {folder / PAGE}")
 
 
-def _why(image: ChosenImage) -> str:
-    return f"{image.name} \N{MIDDLE DOT} doubt {image.doubt:.1f} bits \N{MIDDLE DOT} novelty {image.novelty:.2f}"
-
-
-def _thumbnail(image: ChosenImage, pixels: np.ndarray, names: ClassNames) -> bytes:
+def _thumbnail(image: SeenImage, pixels: np.ndarray, names: ClassNames) -> bytes:
     """Return the image with its proposals as JPEG."""
     small = resized(pixels, longer_side=_LONGER_SIDE)
     drawn = draw_detections(
