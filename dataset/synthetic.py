@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 from PIL import Image, ImageDraw
 
-from object_detection.coco.run_length_masks import run_lengths
+from object_detection.coco.run_length_masks import mask_bounds, run_lengths
 from program_support import command_line
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
 from program_support.checked_fields import CountOrZero
@@ -125,11 +125,8 @@ def _draw_group(*, unit: float, random: np.random.Generator) -> np.ndarray:
 
 def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
     """Return the box (x, y, width, height) of the set pixels; zeros if there are none."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not rows.size:
-        return 0, 0, 0, 0
-    left, top = int(columns[0]), int(rows[0])
-    return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+    top, left, bottom, right = mask_bounds(mask)
+    return left, top, right - left, bottom - top
 
 
 def _cropped(sprite: np.ndarray) -> np.ndarray:

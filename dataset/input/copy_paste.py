@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from dataset.input.crop import MINIMUM_BOX_SIDE, Crop, decoded_mask, mask_at
 from dataset.input.tiling import PADDING
+from object_detection.coco.run_length_masks import mask_bounds
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
 
@@ -132,7 +133,7 @@ def _hide(number: int, box: np.ndarray, cells: np.ndarray, source: MaskSource, c
     if seen.sum() == shape.sum():
         return True
     # Each side moves by the pixels that are hidden at it: one without hidden pixels stays exactly where it is.
-    box += np.subtract(_bounds(seen), _bounds(shape))
+    box += np.subtract(mask_bounds(seen), mask_bounds(shape))
     if (box[2:] - box[:2]).min() < MINIMUM_BOX_SIDE:
         return False
     if cells.size:
@@ -153,12 +154,6 @@ def _window(box: np.ndarray) -> tuple[slice, slice]:
     """Return the rows and columns that a box [4] touches."""
     (top, left), (bottom, right) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
     return slice(top, bottom), slice(left, right)
-
-
-def _bounds(shape: np.ndarray) -> tuple[int, int, int, int]:
-    """Return the box of the set pixels (yxyx)."""
-    rows, columns = np.flatnonzero(shape.any(axis=1)), np.flatnonzero(shape.any(axis=0))
-    return rows[0], columns[0], rows[-1] + 1, columns[-1] + 1
 
 
 def _mask_source(values: tuple[np.ndarray, ...]) -> MaskSource:

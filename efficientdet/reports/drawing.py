@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from object_detection.coco.run_length_masks import mask_bounds
+
 # RGB, three hexadecimal digits each: every color is the farthest, in CIELAB, from all before it. None is nearly black,
 # nearly white or gray, which are hard to see in a photograph.
 _PALETTE = (
@@ -111,10 +113,10 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
 
 def _draw_mask(image: np.ndarray, mask: np.ndarray, color: Color, *, line: int) -> None:
     """Tint and outline a mask [h, w] bool in place; the outline separates adjacent objects of a class."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not rows.size:
+    top, left, bottom, right = mask_bounds(mask)
+    if not bottom:
         return
-    window = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    window = slice(top, bottom), slice(left, right)
     mask, here = mask[window], image[window]
     here[mask] = (here[mask] + _TINT * (np.array(color) - here[mask]) + 0.5).astype(np.uint8)
     width = max(1, line // 2)

@@ -80,6 +80,14 @@ class DecodedMasks(Sequence[np.ndarray]):
         return decoded(self._masks[number])
 
 
+def mask_bounds(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Return the box (y_min, x_min, y_max, x_max) of the set pixels of [h, w]; zeros if there are none."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not rows.size:
+        return 0, 0, 0, 0
+    return int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1
+
+
 def mask_areas(masks: Masks) -> np.ndarray:
     """Return the number of pixels of each of N masks, [N] float64."""
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)

@@ -24,6 +24,7 @@ from dataset.conversion.folder_files import ImageFolder, image_reference, is_lab
 from dataset.files.bounded_files import read_json
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from dataset.files.untrusted_values import is_set, listed, number_of_text, shown, storable_text, whole_number
+from object_detection.coco.run_length_masks import mask_bounds
 from program_support.errors import InputError
 
 _SIDES, _RADII = ("width", "height"), ("radiusX", "radiusY")
@@ -202,11 +203,10 @@ def _box_around_brush(run_lengths: object, size: tuple[int, int]) -> tuple[float
         opaque = _decoded(bytes(run_lengths), 4 * size[0] * size[1]).reshape(*size, 4)[..., 3] > 0
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"has a brush mask that is not one of {size[1]}x{size[0]} pixels") from error
-    rows, columns = (np.flatnonzero(opaque.any(axis)) for axis in (1, 0))
-    if not rows.size:
+    top, left, bottom, right = mask_bounds(opaque)
+    if not bottom:
         raise InputError("has a brush mask without a pixel")
-    left, top = int(columns[0]), int(rows[0])
-    return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+    return left, top, right - left, bottom - top
 
 
 def _decoded(packed: bytes, count: int) -> np.ndarray:
