@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from program_support.errors import InputError
@@ -48,6 +48,18 @@ def write_text(path: str | Path, text: str) -> None:
     Undecodable bytes of a path, which UTF-8 cannot represent, become \udcXX as in JSON.
     """
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"), flush=True)
+
+
+def write_texts(folder: str | Path, texts: Mapping[str, str]) -> None:
+    """Write texts by file name as `write_text` does, into a folder that is created if necessary.
+
+    Raises:
+        InputError: with the path of the file.
+    """
+    for name, text in texts.items():
+        with report_write_errors(path := Path(folder, name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
 
 
 def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> None:

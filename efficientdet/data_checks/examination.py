@@ -31,7 +31,7 @@ from efficientdet.data_checks.label_checks import (
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.reports.html_page import command, image_row, notices, page, table
-from program_support.atomic_files import report_write_errors, write_text
+from program_support.atomic_files import write_texts
 from program_support.errors import InputError
 from program_support.progress import Progress
 
@@ -286,15 +286,9 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
     Raises:
         InputError: they cannot be written.
     """
-    contents = {
-        "doctor.json": json.dumps(numbers(examination), indent=1) + "\n",
-        "doctor.html": check_page(examination),
-    }
-    for name, content in contents.items():
-        with report_write_errors(path := Path(folder, name)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, content)
-    return path
+    content = json.dumps(numbers(examination), indent=1) + "\n"
+    write_texts(folder, {"doctor.json": content, "doctor.html": check_page(examination)})
+    return Path(folder, "doctor.html")
 
 
 def check_page(examination: Examination) -> str:

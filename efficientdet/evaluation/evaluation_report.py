@@ -36,7 +36,7 @@ from object_detection.coco.matching import RECALL_THRESHOLDS, Comparison
 from object_detection.coco.measures import CocoMeasures, interval_note, shown_measure
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import Reliability
-from program_support.atomic_files import report_write_errors, write_text
+from program_support.atomic_files import write_texts
 
 _MOST_CLASSES = 20  # more would be illegible in the confusion matrix
 _INTERVALS = (
@@ -70,9 +70,7 @@ def write_evaluation_report(
     content = {"title": title, "facts": {**facts}, "measures": measures.to_json(), **analysis.to_json()}
     page = evaluation_page(title, measures, analysis, plots=plots, facts=facts)
     numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), page)):
-        with report_write_errors(path):
-            write_text(path, text)
+    write_texts(folder, {"report.json": numbers, "report.html": page})
 
 
 def evaluation_page(
@@ -380,8 +378,8 @@ def write_result_page(
     }
     figure = f"AP {_shown(measures['AP'])}{interval}, AP50 {_shown(measures['AP50'])}"
     notes = images + image_row(plots)
-    with report_write_errors(path):
-        write_text(path, page("Detector of the quick start", sections, figure=figure, lead=lead, notes=notes))
+    html = page("Detector of the quick start", sections, figure=figure, lead=lead, notes=notes)
+    write_texts(path.parent, {path.name: html})
 
 
 def _next_steps(analysis: ErrorAnalysis, measures: Mapping[str, Any]) -> Iterator[str]:

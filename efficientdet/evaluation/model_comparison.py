@@ -22,7 +22,7 @@ from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, GroundTruth
 from object_detection.coco.measures import CocoMeasures, shown_measure
 from object_detection.coco.results import DetectionRows
-from program_support.atomic_files import report_write_errors, write_text
+from program_support.atomic_files import write_texts
 from program_support.checked_fields import checked
 from program_support.errors import InputError
 from program_support.file_patterns import paths_beginning_with
@@ -125,13 +125,8 @@ def compare_models(config: ComparisonConfig) -> tuple[list[ComparedModel], list[
         "models": [{"name": one.name, "cost": one.cost, "measures": one.measures.to_json()} for one in models],
         "differences": [pair.to_json() for pair in pairs],
     }
-    files = {
-        "compare.json": json.dumps(numbers, indent=1) + "\n",
-        "compare.html": comparison_page(models, pairs, plots),
-    }
-    for name, text in files.items():
-        with report_write_errors(path := Path(config.output_dir, name)):
-            write_text(path, text)
+    html = comparison_page(models, pairs, plots)
+    write_texts(config.output_dir, {"compare.json": json.dumps(numbers, indent=1) + "\n", "compare.html": html})
     print(f"\npage: {Path(config.output_dir, 'compare.html')}")
     return models, pairs
 

@@ -28,7 +28,7 @@ from object_detection.coco.bootstrap import RESAMPLES, multiplicities, paired_di
 from object_detection.coco.matching import Comparison
 from object_detection.coco.measures import CocoMeasures
 from object_detection.geometry.box_geometry import pairwise_iou
-from program_support.atomic_files import report_write_errors, write_text
+from program_support.atomic_files import write_texts
 from program_support.checked_fields import checked
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError
@@ -88,9 +88,7 @@ class ArtifactTable:
             InputError: they cannot be written.
         """
         texts = json.dumps(asdict(self), indent=1) + "\n", "\n".join([*self._card(description), *self._lines()]) + "\n"
-        for name, text in zip(TABLE_FILES, texts, strict=True):
-            with report_write_errors(Path(folder, name)):
-                write_text(Path(folder, name), text)
+        write_texts(folder, dict(zip(TABLE_FILES, texts, strict=True)))
 
     def _card(self, description: Description) -> list[str]:
         """Return the lines of a model card, https://huggingface.co/docs/hub/model-cards."""

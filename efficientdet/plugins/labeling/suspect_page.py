@@ -18,7 +18,7 @@ from efficientdet.reports.html_page import image_row, legend, page, paragraph, t
 from object_detection.coco.evaluation import CocoEvaluator
 from object_detection.coco.matching import Comparison
 from object_detection.coco.results import DetectionRows, boxes_xywh
-from program_support.atomic_files import report_write_errors, write_text
+from program_support.atomic_files import write_texts
 
 _FEWEST_LISTED, _MOST_SHOWN = 20, 200
 _COLORS = {"given label": (214, 48, 40), "proposed label": (44, 150, 80), "other labels": (150, 158, 166)}  # RGB
@@ -69,9 +69,7 @@ def write_suspects(
         "proposed.json": json.dumps(proposed) + "\n",
         "suspects.html": _page(comparison, listed, image_row(crops, thumbnails=True), counts=counts),
     }
-    for name, text in files.items():
-        with report_write_errors(path := Path(folder, name)):
-            write_text(path, text)
+    write_texts(folder, files)
     return f"{_figure(comparison, counts)}; suspect labels: {Path(folder, 'suspects.html')}"
 
 
