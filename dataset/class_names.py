@@ -59,6 +59,10 @@ class ClassNames:
         """Return the names by category id."""
         return dict(zip(self.category_ids, self.names, strict=True))
 
+    def by_name(self) -> dict[str, int]:
+        """Return the category ids by name."""
+        return dict(zip(self.names, self.category_ids, strict=True))
+
     def has_names_of(self, other: "ClassNames") -> bool:
         """Return whether both have the same class names, regardless of category ids and order."""
         return set(self.names) == set(other.names)

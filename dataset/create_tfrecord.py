@@ -140,8 +140,7 @@ def _with_unlabeled_classes(
             f"--labeled_classes={','.join(labeled_classes)}: the data set has no class {listed(sorted(unknown))}; "
             f"expected some of {listed(class_names.names)}"
         )
-    numbers = zip(class_names.names, class_names.category_ids, strict=True)
-    unlabeled = {number: name for name, number in numbers if name not in labeled_classes}
+    unlabeled = {number: name for number, name in class_names.by_id().items() if name not in labeled_classes}
     if not unlabeled:
         raise InputError(
             f"--labeled_classes={','.join(labeled_classes)}: are all classes of the data set; expected further ones in "

@@ -208,7 +208,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
 
 def _shard_tasks(data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig) -> list[ShardTask]:
     """Return the task of each shard, including complete ones."""
-    names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
+    names = data.class_names.by_id() if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
     for index in range(config.num_shards):

@@ -190,10 +190,10 @@ def require_names_beside(paths: Sequence[str], class_names: ClassNames) -> None:
 
     It is of another conversion, as after a copy, or beside other records only.
     """
-    of_id = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    of_id = class_names.by_id()
     for class_file, path in {class_file_of(path): path for path in reversed(paths)}.items():
         named = classes_in_records([path], most=_RECORDS_COMPARED)
-        for number, name in zip(named.category_ids, named.names, strict=True) if named else ():
+        for number, name in named.by_id().items() if named else ():
             if of_id.get(number, name) != name:
                 raise InputError(
                     f"{path}: class {number} is {name} in its records, and {of_id[number]} in the file of class names; "

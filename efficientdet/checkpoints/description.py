@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from dataset.class_names import ClassNames
 from dataset.files.pixel_values import FULL_RANGE, WHITE_LEVEL, ValueRange
 from dataset.input.tiling import Tiling
 from efficientdet.families.hyperparameters import REMOVED_FROM_ALL, REMOVED_VALUES
@@ -40,6 +41,15 @@ class Description:
     score_thresholds: dict[str, Any] = field(default_factory=dict)
     # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown.
     save_number: int = field(default=0, compare=False)
+
+    @property
+    def class_names(self) -> ClassNames:
+        """The classes of the training.
+
+        Raises:
+            InputError: a name is invalid.
+        """
+        return ClassNames.from_categories(self.categories)
 
     @property
     def value_range(self) -> ValueRange:

@@ -72,7 +72,7 @@ class Source:
     def class_names(self) -> ClassNames | None:
         """Classes of the training; None if neither the checkpoint nor a file beside it names them."""
         if self.description is not None:
-            return ClassNames.from_categories(self.description.categories)
+            return self.description.class_names
         return self.stated.names if self.stated else None
 
 

@@ -143,16 +143,16 @@ def _completed(class_names: ClassNames | None, *others: ClassNames) -> ClassName
     """Return the classes with those of others that they lack, under their ids where these are free."""
     if class_names is None:
         return next(iter(others), None)
-    names = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    names = class_names.by_id()
     for other in others:
-        for category_id, name in zip(other.category_ids, other.names, strict=True):
+        for category_id, name in other.by_id().items():
             if name not in names.values():
                 names[max(names) + 1 if category_id in names else category_id] = name
     return ClassNames.from_categories([{"id": number, "name": name} for number, name in names.items()])
 
 
 def _shown(class_names: ClassNames) -> str:
-    pairs = [f"{i} {name}" for i, name in zip(class_names.category_ids, class_names.names, strict=True)]
+    pairs = [f"{i} {name}" for i, name in class_names.by_id().items()]
     return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
 
 

@@ -197,7 +197,7 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
     Raises:
         InputError: for a class that only one of the two has.
     """
-    ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    ours = class_names.by_name()
     names = [name.strip() for name in truth.categories.values()]
     if sorted(names) != sorted(ours):
         name = next(name for name in [*names, *ours] if names.count(name) != (name in ours))
@@ -210,7 +210,7 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
         return truth
     return replace(
         truth,
-        categories=dict(zip(class_names.category_ids, class_names.names, strict=True)),
+        categories=class_names.by_id(),
         annotations=tuple(
             {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations
         ),
@@ -239,7 +239,7 @@ def rows_of_detector(
             f"{', '.join(class_names.names[:6])}"
         )
     rows = detect_images(detector.detect, index, samples=samples)
-    id_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    id_of = class_names.by_name()
     unknown = -1  # evaluators leave out detections of categories that they do not know
     ids = np.array([id_of.get(name, unknown) for name in detector.class_names.names], np.int64)
     return rows._replace(category_ids=ids[np.searchsorted(detector.class_names.category_ids, rows.category_ids)])

@@ -144,7 +144,7 @@ class ArtifactMetadata:
     @property
     def class_names(self) -> ClassNames:
         """Names of the classes, which are numbered from 0 in the file."""
-        return ClassNames.from_categories(self.description.categories)
+        return self.description.class_names
 
     def to_props(self) -> dict[str, str]:
         """Return the metadata as key-value pairs of the file."""

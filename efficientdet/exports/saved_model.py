@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.description import DESCRIPTION_FILE, Description, description_of
 from model.detection_model import DetectionModel, detections_in_original
@@ -38,7 +37,7 @@ def export_saved_model(detector: DetectionModel, folder: str, *, description: De
     """
     if (backend := keras.backend.backend()) != "tensorflow":
         raise InputError(f"{folder}: a SavedModel needs the TensorFlow backend; KERAS_BACKEND is {backend}")
-    class_names = ClassNames.from_categories(description.categories)
+    class_names = description.class_names
     module = tf.Module()
     module.network = detector.network
     size = detector.image_size
@@ -93,7 +92,7 @@ def load_saved_model(folder: str) -> tuple[Callable[[Any], dict[str, Any]], Desc
     """
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
-        ClassNames.from_categories(description.categories)  # reports invalid names
+        _ = description.class_names  # reports invalid names
         with without_gradient_warnings(), without_magic(folder) as readable:
             loaded = tf.saved_model.load(readable)
         run = loaded.signatures[SIGNATURE]

@@ -97,10 +97,11 @@ class Detector:
         if tiling := description.tiling:
             detect = TiledDetector(detect, tiling, batch_size=batch_size)
         maps = description.score_thresholds.get(SCORE_CALIBRATION, {})
-        ids = {entry["name"]: entry["id"] for entry in description.categories}
+        class_names = description.class_names
+        ids = class_names.by_name()
         return cls(
             detect,
-            ClassNames.from_categories(description.categories),
+            class_names,
             ScoreThresholds.stored_in(description),
             value_range=description.value_range,
             tiling=tiling,
@@ -115,7 +116,7 @@ class Detector:
 
         batch_size: the size to which batches are padded, for compiled networks.
         """
-        category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
+        category_ids = np.array(description.class_names.category_ids, np.int64)
 
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:
             inputs = [[np.asarray(part) for part in resize(image)] for image in images]
@@ -132,7 +133,7 @@ class Detector:
     @classmethod
     def of_images(cls, network: Network, *, path: str, description: Description) -> "Detector":
         """Return the detector of an exported file that takes an image as it is. path: its name in messages."""
-        category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
+        category_ids = np.array(description.class_names.category_ids, np.int64)
         postprocess = _checked_detections(path, len(category_ids))
 
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:

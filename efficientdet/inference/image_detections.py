@@ -243,7 +243,7 @@ def image_detections(
     rows: DetectionRows, class_names: ClassNames, *, image: AnyImage, pixels: np.ndarray, value_range: ValueRange
 ) -> ImageDetections:
     """Return the detections of one image with these pixels."""
-    name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    name_of = class_names.by_id()
     masks = None
     if rows.masks is not None:
         masks = np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *pixels.shape[:2])

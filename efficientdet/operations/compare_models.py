@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.flag_paths import existing_file, writable_folder
@@ -25,9 +24,7 @@ def compare(options: CompareOptions) -> ComparisonResult:
     prefixes = [prefix for path in options.models if (prefix := _checkpoint(path))]
     json_file = existing_file(options.val_json_file, "val_json_file")
     described = next(filter(None, map(read_description, prefixes)), None)
-    of_checkpoint = (
-        ClassNames.from_categories(described.categories) if described and not options.common_classes else None
-    )
+    of_checkpoint = described.class_names if described and not options.common_classes else None
     class_names, _, opened_records = open_data(
         options, json_file=json_file, class_names=of_checkpoint, description=described
     )

@@ -205,7 +205,7 @@ def _data_set(
 def _class_names_of(prefix: str, description: Description | None, options: EvaluateOptions) -> ClassNames | None:
     """Return the classes of a checkpoint before it is read; None if neither it nor a flag or file names them."""
     if description is not None:
-        return ClassNames.from_categories(description.categories)
+        return description.class_names
     if options.class_names:
         with error_context("--class_names:"):
             return parse_class_names(options.class_names)

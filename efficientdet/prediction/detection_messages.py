@@ -38,7 +38,7 @@ def detection_message(
         size: height and width of the image in pixels.
         frame: the frame; its fields are null for an image.
     """
-    by_id = dict(zip(names.category_ids, names.names, strict=True))
+    by_id = names.by_id()
     return {
         "source": "standard input" if source == STANDARD_INPUT else shown_source(source),
         "frame": frame and frame.number,

@@ -159,7 +159,7 @@ def with_classes(detector: "Detector", names: Sequence[str]) -> "Detector":
             )
     if not names:
         return detector
-    ids = [number for number, name in zip(known.category_ids, known.names, strict=True) if name in names]
+    ids = [number for number, name in known.by_id().items() if name in names]
     detect = detector.detect
     return replace(
         detector, detect=lambda images: [rows.chosen(np.isin(rows.category_ids, ids)) for rows in detect(images)]

@@ -106,7 +106,7 @@ def read_voc(
     paths = paths or voc_paths(annotations_folder, image_set_file)
     class_names = read_class_file(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
     labels.hasher.update(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
-    by_name = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    by_name = class_names.by_name()
     numbers = image_ids([path.name for path in paths])
     for path, image_id, split in zip(paths, numbers, splits or [None] * len(paths), strict=True):
         labels.split = split

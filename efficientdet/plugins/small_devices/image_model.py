@@ -8,7 +8,6 @@ from pathlib import Path
 
 from onnx import helper
 
-from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.families.published_files import PublishedFile
@@ -46,7 +45,7 @@ def write_web_page(restored: Restored, folder: Path) -> None:
     model = load_plugin("efficientdet.onnx", "image_model")(restored.detector, restored.resize, masks=False)
     description = restored.description
     threshold = ScoreThresholds.stored_in(description).overall
-    about = model_description(description.model_name, ClassNames.from_categories(description.categories), threshold)
+    about = model_description(description.model_name, description.class_names, threshold)
     page, worker = static_page(threshold)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / MODEL, model.SerializeToString(), flush=True)
@@ -115,7 +114,7 @@ def write_cvat_function(restored: Restored, folder: Path) -> None:
         InputError: the detector has no translation to ONNX; OSError of the disk.
     """
     description = restored.description
-    classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
+    classes, thresholds = description.class_names, ScoreThresholds.stored_in(description)
     lowest = [thresholds.by_category.get(number, thresholds.overall) for number in classes.category_ids]
     model = load_plugin("efficientdet.onnx", "image_model")(restored.detector, restored.resize, masks=False)
     helper.set_model_props(model, {"classes": json.dumps([*zip(classes.names, lowest, strict=True)])})

@@ -24,7 +24,6 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.tools import flatbuffer_utils
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.restore import Restored
@@ -345,7 +344,7 @@ def write_frigate_files(restored: Restored, path: Path, *, config_file: Path, la
         OSError: a file cannot be written.
     """
     description = restored.description
-    classes, thresholds = ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description)
+    classes, thresholds = description.class_names, ScoreThresholds.stored_in(description)
     height, width = restored.detector.image_size
     objects: dict[str, Any] = {"track": [*classes.names]}
     comments = [
@@ -355,7 +354,7 @@ def write_frigate_files(restored: Restored, path: Path, *, config_file: Path, la
         comments = [f"# min_score and threshold: {thresholds.source}.", "# Frigate reads no score below 0.4."]
         lowest = {
             name: round(thresholds.by_category.get(number, thresholds.overall), 4)
-            for number, name in zip(classes.category_ids, classes.names, strict=True)
+            for number, name in classes.by_id().items()
         }
         objects["filters"] = {name: {"min_score": score, "threshold": score} for name, score in lowest.items()}
     if width != height:

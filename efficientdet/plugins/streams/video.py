@@ -119,7 +119,7 @@ def _complete(recorder: Recorder, tracks: Any, source: VideoSource, class_names:
     """Write the files of a video, and print their names and the number of tracks of each class."""
     recorder.complete()
     if tracks is not None:
-        name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+        name_of = class_names.by_id()
         listed = ", ".join(f"{name_of[number]} {count:,}" for number, count in tracks.totals.most_common())
         print(f"{shown_source(source.name)}: tracks: {tracks.totals.total():,}" + (f" ({listed})" if listed else ""))
 

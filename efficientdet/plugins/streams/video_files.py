@@ -273,7 +273,7 @@ class _Event:
 
     def record(self, source: str, names: ClassNames) -> dict:
         """Return the content of the clip's JSON file, classes by falling score."""
-        by_id = dict(zip(names.category_ids, names.names, strict=True))
+        by_id = names.by_id()
         times = {"start": self.first, "end": self.last}
         return {
             "source": source,
