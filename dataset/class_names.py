@@ -78,9 +78,14 @@ class ClassNames:
         ordered = sorted(_id_and_name(entry, index) for index, entry in enumerate(categories))
         return cls(tuple(i for i, _ in ordered), tuple(name for _, name in ordered))
 
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[tuple[Any, Any]]) -> "ClassNames":
+        """Create from pairs of id and name as `from_categories` does."""
+        return cls.from_categories([{"id": number, "name": name} for number, name in pairs])
+
     def to_categories(self) -> list[dict]:
         """Return COCO's list of categories: dictionaries with `id` and `name`, in ascending order of id."""
-        return [{"id": i, "name": name} for i, name in zip(self.category_ids, self.names, strict=True)]
+        return [{"id": number, "name": name} for number, name in self.by_id().items()]
 
     def numbered_from_one(self) -> "ClassNames":
         """Return the classes with ids from 1 on, in their order: CVAT reads no class 0 (issue 4750 of CVAT)."""
@@ -191,8 +196,8 @@ _COCO_2017 = (
 )
 
 # Published COCO checkpoints do not store class names; they use these.
-COCO_2017 = ClassNames.from_categories(
-    [{"id": int(entry.split(" ", 1)[0]), "name": entry.split(" ", 1)[1]} for entry in _COCO_2017.split("|")]
+COCO_2017 = ClassNames.from_pairs(
+    (int(number), name) for number, _, name in (entry.partition(" ") for entry in _COCO_2017.split("|"))
 )
 
 
@@ -256,10 +261,10 @@ def class_names_from(content: Any) -> ClassNames:
         pairs = list(enumerate(content, start=first))
     else:
         pairs = []
-    categories = [{"id": number, "name": name} for number, name in pairs if str(name).strip() not in _BACKGROUND]
-    if not categories:
+    classes = [(number, name) for number, name in pairs if str(name).strip() not in _BACKGROUND]
+    if not classes:
         raise InputError(f"holds {shown(content)}; expected class names: a list, or a mapping of ids and names")
-    return ClassNames.from_categories(categories)
+    return ClassNames.from_pairs(classes)
 
 
 def _ids_and_names(content: Mapping) -> list[tuple[int, Any]]:

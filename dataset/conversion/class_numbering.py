@@ -22,7 +22,7 @@ def classes_by_name(names: Iterable[str]) -> ClassNames:
     """Return the 20 VOC classes if they include all names, else all names, numbered from 1 in alphabetical order."""
     used = {*names}
     ordered = VOC_NAMES if used <= {*VOC_NAMES} else sorted(used)
-    return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(ordered, start=1)])
+    return ClassNames.from_pairs(enumerate(ordered, start=1))
 
 
 def named_classes(data: AnnotatedDataSet) -> ClassNames:
@@ -59,7 +59,7 @@ def common_classes(by_split: Mapping[str, AnnotatedDataSet], *, own_numbers: boo
         brought = {pair for data in by_split.values() for pair in named_classes(data).by_id().items()}
         if any(len({*side}) < len(brought) for side in zip(*brought, strict=True)):
             return ClassNames.numbered(sorted({name for _, name in brought}))
-        return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
+        return ClassNames.from_pairs(brought)
     used: set[str] = set()
     for data in by_split.values():
         names = named_classes(data).by_id()

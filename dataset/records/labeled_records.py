@@ -225,7 +225,7 @@ def classes_in_records(paths: Sequence[str], *, most: int | None = None) -> Clas
                 raise InputError(
                     f"{index.path(number)}: class {label} is named {names[label]} in one record and {name} in another"
                 )
-    return ClassNames.from_categories([{"id": label, "name": name} for label, name in names.items()]) if names else None
+    return ClassNames.from_pairs(names.items()) if names else None
 
 
 def image_names_of_text_ids(index: RecordIndex) -> list[tuple[str, bytes]]:

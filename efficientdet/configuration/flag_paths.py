@@ -148,7 +148,7 @@ def _completed(class_names: ClassNames | None, *others: ClassNames) -> ClassName
         for category_id, name in other.by_id().items():
             if name not in names.values():
                 names[max(names) + 1 if category_id in names else category_id] = name
-    return ClassNames.from_categories([{"id": number, "name": name} for number, name in names.items()])
+    return ClassNames.from_pairs(names.items())
 
 
 def _shown(class_names: ClassNames) -> str:

@@ -45,9 +45,7 @@ def selected_classes(classes: str, *, class_descriptions_file: str) -> SelectedC
         names = _listed_names(classes) if classes else sorted(name_of.values())
         selected = _by_name(names, name_of, class_descriptions_file)
     with error_context(classes and "--classes:"):
-        class_names = ClassNames.from_categories(
-            [{"id": number, "name": name} for number, name in enumerate(selected.values())]
-        )
+        class_names = ClassNames.from_pairs(enumerate(selected.values()))
     category_of: dict[str, int | None] = dict.fromkeys(name_of)
     category_of |= {label: number for number, label in enumerate(selected)}
     return SelectedClasses(

@@ -9,8 +9,7 @@ import keras
 from keras import initializers, layers
 
 from efficientdet.plugins.ssd.default_boxes import SSD300_BOXES_PER_CELL
-from model.batch_norm import BatchNormalization
-from model.resnet import build_resnet, convolution
+from model.resnet import build_resnet, convolution, freeze
 from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
@@ -54,10 +53,7 @@ def build_ssd(
         network = keras.Model(images, [class_logits, box_deltas], name="ssd")
     finally:
         keras.config.set_dtype_policy(previous)
-    if not trains_batch_norm:
-        for layer in network.layers:
-            if isinstance(layer, BatchNormalization):
-                layer.trainable = False
+    freeze(network, trainable_stages=5, trains_batch_norm=trains_batch_norm)
     return network
 
 
