@@ -172,11 +172,6 @@ def is_marked(folder: Path) -> bool:
     return (folder / MARKER).is_file()
 
 
-def mark_of(folder: Path) -> dict[str, Any]:
-    """Return the content of the marker; empty without one."""
-    return read_mark(folder / MARKER)
-
-
 def claim_folder(folder: Path) -> Path:
     """Return the folder, which gets the marker if it is new or empty.
 
@@ -218,7 +213,7 @@ def unpacked_archive(archive: str, folder: Path, *, fingerprint: str) -> str:
     """
     refuse_unmarked(folder)
     if is_marked(folder):
-        marker = mark_of(folder)
+        marker = read_mark(folder / MARKER)
         if marker.get("archive") == fingerprint:
             return str(folder)
         _refuse_changes(folder, marker.get("files") or {}, archive=archive)

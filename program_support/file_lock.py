@@ -6,7 +6,7 @@ import fcntl
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +29,18 @@ def lock_file(stream: IO, *, wait: bool = False) -> bool:
             raise
         return False
     return True
+
+
+@contextlib.contextmanager
+def waiting_lock(path: Path, *, log: Callable[[str], None], message: str) -> Iterator[bool]:
+    """Hold the lock of a file in a block, logging a message if another process holds it; False: there are no locks."""
+    with path.open("a") as stream:
+        try:
+            locked = lock_file(stream)
+        except BlockingIOError:
+            log(message)
+            locked = lock_file(stream, wait=True)
+        yield locked
 
 
 class LockedError(Exception):

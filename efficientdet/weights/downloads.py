@@ -5,7 +5,6 @@ download is stored. If several processes need a file at the same time, one downl
 held by the kernel, so that it is released if its process dies.
 """
 
-import contextlib
 import gzip
 import os
 import signal
@@ -13,7 +12,6 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,7 @@ from dataset.files.untrusted_values import error_context, shown
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files, table
 from program_support.atomic_files import unfinished_path, user_cache, write_text
 from program_support.errors import InputError, nearest_name
-from program_support.file_lock import lock_file
+from program_support.file_lock import waiting_lock
 from program_support.signals import exit_code
 
 if TYPE_CHECKING:
@@ -128,7 +126,8 @@ def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -
     try:
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / f".{file.file}.lock", log=log) as locked:
+            message = f"waiting for the process that downloads {file.file}"
+            with waiting_lock(folder / f".{file.file}.lock", log=log, message=message) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
                     part = target.with_name(f"{target.name}.part") if locked else unfinished_path(target)
                     Transfer(file, target, part, log).run()
@@ -147,18 +146,6 @@ def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -
             f"another folder, or download {file.url}"
         ) from error
     return target
-
-
-@contextlib.contextmanager
-def _locked(path: Path, *, log: "Log") -> Iterator[bool]:
-    """Hold a lock among the processes of a machine; yield False if the file system has no locks."""
-    with open(path, "a") as lock:
-        try:
-            locked = lock_file(lock)
-        except BlockingIOError:
-            log(f"waiting for the process that downloads {path.name[1:-5]}")
-            locked = lock_file(lock, wait=True)
-        yield locked
 
 
 def unpack_checkpoint(archive: Path, folder: Path) -> None:

@@ -8,6 +8,7 @@ that need the same folder copy it once: the others wait for a lock, which the ke
 import contextlib
 import errno
 import fnmatch
+import functools
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Any
 
 from program_support.atomic_files import unfinished_path, user_cache, write_text
 from program_support.errors import InputError
-from program_support.file_lock import lock_file
+from program_support.file_lock import waiting_lock
 from program_support.progress import Progress
 from program_support.remote_addresses import address_of
 
@@ -253,15 +254,9 @@ def _stored(folder: Path) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _sole_copier(folder: Path) -> Iterator[None]:
-    with open(folder / ".lock", "a") as lock:
-        try:
-            lock_file(lock)
-        except BlockingIOError:
-            print(f"waiting for the process that copies to {folder}", flush=True)
-            lock_file(lock, wait=True)
-        yield
+def _sole_copier(folder: Path) -> contextlib.AbstractContextManager[bool]:
+    message = f"waiting for the process that copies to {folder}"
+    return waiting_lock(folder / ".lock", log=functools.partial(print, flush=True), message=message)
 
 
 def _copy(
