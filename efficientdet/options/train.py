@@ -161,6 +161,9 @@ class TrainSettings(MachineOptions):
         bool,
         Help("Repeat the first batch, to measure the speed without the input pipeline."),
     ] = False
+    write_saved_model: Annotated[
+        bool, Help("Write emackpt-final, a SavedModel of the averaged weights, at the end (TensorFlow only).")
+    ] = True
     calibration_images: Annotated[
         CountOrZero | None,
         Help(

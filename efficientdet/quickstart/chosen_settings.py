@@ -87,7 +87,12 @@ def choose_settings(
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
-    flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
+    flags = {
+        "batch_size": batch,
+        "calibration_images": None if step_time.accelerated else choices.CALIBRATION_IMAGES,
+        **weights.flags,
+        "lr": None if "learning_rate" in given else rate,
+    }
     trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
     return {
         "weights": asdict(weights),

@@ -255,6 +255,7 @@ def _train(
                 "model_dir": claim_folder(folder / step.replace("train", "model")),
                 "model_name": config.model_name,
                 "warn_of_lr": False,
+                "write_saved_model": False,
                 **flags,
                 "num_epochs": math.ceil(more * flags["num_epochs"]),
                 "max_minutes": round(share * choices.training_minutes(config.minutes, others=others), 3),

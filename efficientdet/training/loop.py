@@ -325,7 +325,7 @@ class Training:
         self._calibration.calibrate()
         run.save_final()
         with only_warning(f"{config.model_dir}/{SAVED_MODEL} is not written", log), run.state.averaged_weights():
-            if run.world.is_first and keras.backend.backend() == "tensorflow":
+            if config.write_saved_model and run.world.is_first and keras.backend.backend() == "tensorflow":
                 from efficientdet.exports.saved_model import export_saved_model
 
                 export_saved_model(

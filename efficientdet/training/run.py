@@ -42,7 +42,8 @@ _LOGGED_FROM = 0.25  # smaller changes of the remaining epochs are not logged
 _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 _BUSY = 0.5  # share of the time from which a stage of the input is its bottleneck
-_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
+# Epochs of a few images would otherwise mostly write
+_SECONDS_BETWEEN_EPOCH_SAVES, _SAVING_SHARE = 10.0, 0.02  # at least, and of the time
 
 
 class TrainingInputs:
@@ -211,7 +212,7 @@ class Run:
             log=journal.print,
         )
         self.first_step = self.saved_step = self.state.step
-        self._saved_at = time.monotonic()
+        self._saved_at, self._pause = time.monotonic(), _SECONDS_BETWEEN_EPOCH_SAVES
         self._clock_zero: float | None = None  # clock time at which the training would have started in one process
 
     # --- where it is
@@ -341,8 +342,10 @@ class Run:
 
     def save(self) -> None:
         """Save the state that a resumed training needs."""
+        begin = time.monotonic()
         self._write(self.store.save)
         self.saved_step, self._saved_at = self.state.step, time.monotonic()
+        self._pause = max(_SECONDS_BETWEEN_EPOCH_SAVES, (self._saved_at - begin) / _SAVING_SHARE)
 
     def save_if_changed(self) -> None:
         """Save if steps were done since the last checkpoint."""
@@ -365,8 +368,8 @@ class Run:
                 self.state.description(self.description, weights="averaged"),
             )
         self.state.progress.unfinished_epoch = 0
-        since_save = self.world.gather(time.monotonic() - self._saved_at)[0]  # all ranks go by the clock of the first
-        if self.uses_average(epoch) or self.config.checkpoint_steps or since_save > _SECONDS_BETWEEN_EPOCH_SAVES:
+        is_due = self.world.gather(time.monotonic() - self._saved_at > self._pause)[0]  # by the clock of the first rank
+        if self.uses_average(epoch) or self.config.checkpoint_steps or is_due:
             self.save()
 
     def save_final(self) -> None:
