@@ -63,7 +63,10 @@ BUNDLED: Mapping[str, Mapping[str, str]] = {  # group -> name -> module:attribut
     "efficientdet.image_choices": {"next_images": "efficientdet.plugins.labeling.next_images:choose_next_images"},
     "efficientdet.label_checks": {"suspects": "efficientdet.plugins.labeling.suspect_page:write_suspects"},
     "efficientdet.message_receivers": {"changes": "efficientdet.plugins.streams.messages:Changes"},
-    "efficientdet.server_routes": {"label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes"},
+    "efficientdet.server_routes": {
+        "label_studio": "efficientdet.plugins.labeling.label_studio:label_studio_routes",
+        "monitor": "efficientdet.plugins.monitor.served_images:monitor_served",
+    },
     "efficientdet.tracking": {
         "frames": "efficientdet.plugins.streams.tracks:tracked_frames",
         "requirements": "efficientdet.plugins.streams.tracks:require_trackers",

@@ -164,7 +164,7 @@ def main(model: str, folder: str, prefix: str = "") -> None:
                 rows = rows._replace(boxes=(np.tile(sizes[entry["id"]], 2) - rows.boxes)[:, [2, 3, 0, 1]])
             results.add_rows(rows.with_image_id(entry["id"]))
         ap = evaluator.evaluate(results.rows()).numbers["AP"]
-        window = statistics(seen, detector, ScoreMap(*reference.score_map.tolist()))
+        window = statistics(seen, detector.class_names, ScoreMap(*reference.score_map.tolist()))
         found = estimator.estimate(window, objects=float(reference.objects), reference_images=len(reference.images))
         p_value = drift_p_values(reference.images, window, rate=0.01).min()
         shown = f"{found.ap:.3f} ({found.low:.3f} to {found.high:.3f}){'' if found.is_trusted else ' ?'}"

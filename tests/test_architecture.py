@@ -132,7 +132,7 @@ KNOWN_IN = {
     },
     "uvicorn": {"efficientdet.serving.server"},
     "paho": {"efficientdet.plugins.streams.messages"},
-    "prometheus_client": {"efficientdet.serving.batching"},
+    "prometheus_client": {"efficientdet.serving.batching", "efficientdet.plugins.monitor.served_images"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow",

@@ -1,15 +1,22 @@
 """AP without labels: the estimate, the test for drift, the reference, and what monitor.py writes."""
 
 import dataclasses
+import hashlib
+import io
 import itertools
 import json
 import shutil
+import signal
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from color_artifact import write_color_artifact
 from drawn_records import draw_records
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+from serving import running, wait_until
 
 from dataset.class_names import ClassNames
 from dataset.conversion.formats.coco import read_coco
@@ -18,6 +25,8 @@ from efficientdet.inference.detect import Detector
 from efficientdet.operations import monitor_images as monitor_images_operation
 from efficientdet.operations.monitor_images import monitor
 from efficientdet.options.monitor import MonitorOptions
+from efficientdet.options.serve import RequestLimits, ServeOptions
+from efficientdet.plugins.monitor import served_images
 from efficientdet.plugins.monitor.estimates import (
     Estimator,
     change_point,
@@ -27,6 +36,8 @@ from efficientdet.plugins.monitor.estimates import (
 )
 from efficientdet.plugins.monitor.monitoring import monitor_images
 from efficientdet.plugins.monitor.reference import _visible, _zoomed, make_reference, read_reference, reference_path
+from efficientdet.plugins.monitor.served_images import monitor_served
+from efficientdet.serving.batching import Batcher, Metrics, ServedModel
 from object_detection.coco.evaluation import GroundTruth
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
@@ -323,3 +334,127 @@ def test_a_reference_needs_images_and_a_detector_that_finds_objects(watched, tmp
         make_reference(str(tmp_path / "model"), blind, records)
     with pytest.raises(InputError, match="3 images; expected at least 10"):
         make_reference(str(tmp_path / "model"), detector, draw_records(tmp_path, images={"val": 3}).records("val"))
+
+
+# While serving
+
+
+class Served:
+    """A model with a reference in a server, to which folders of images are sent."""
+
+    def __init__(self, folder):
+        self.monitor = monitor_served(ServeOptions(model=str(folder / "model.onnx")), None)
+        self.batcher = Batcher(ServedModel(detect=detect, class_names=NAMES, name=""), RequestLimits(), Metrics())
+
+    def send(self, folder):
+        for path in sorted(folder.glob("*.png")):
+            image = np.asarray(Image.open(path))
+            [rows], [expected] = self.batcher.model.detect([image]), detect([image])
+            assert rows.boxes.tolist() == expected.boxes.tolist()
+            self.monitor._thread.join()
+
+    def value(self, value, statistic=""):
+        text = self.batcher.metrics.reply(None).body.decode()
+        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        labels = {"value": value, "statistic": statistic}
+        return next((one.value for one in samples if one == ("efficientdet_monitor", labels, *one[2:])), None)
+
+
+@pytest.fixture
+def beside(watched, tmp_path, monkeypatch):
+    """A folder with a model and its reference; the monitor never rests."""
+    for name in ("model.onnx", "model.onnx.monitor.npz"):
+        shutil.copy(watched[0] / name, tmp_path)
+    for name, value in {"_WINDOW": 40, "_INTERVAL": 20, "_SHARE": np.inf}.items():
+        monkeypatch.setattr(served_images, name, value)
+    return tmp_path
+
+
+WINDOW = "model.onnx.monitor.window.json"
+
+
+def test_a_server_reports_when_an_alarm_begins_and_ends(beside, capsys):
+    for name, brightness in (("light", 1), ("dark", 0.35)):
+        draw(beside / name, count=60, brightness=brightness, seed=7)
+    served, alarms = Served(beside), []
+    with served.monitor.serving(served.batcher):
+        assert served.value("alarm") is None
+        for name in ("light", "light", "dark", "light"):
+            served.send(beside / name)
+            alarms.append((served.value("alarm"), *capsys.readouterr().out.splitlines()))
+        assert served.value("images") == 40
+        assert served.value("estimated_ap", "low") < served.value("estimated_ap", "ap") < 1
+        assert served.value("p_value", "brightness") > 0.01
+    assert [alarm for alarm, *_ in alarms] == [0, 0, 1, 0]
+    assert [len(lines) for _, *lines in alarms] == [0, 0, 1, 1]
+    assert alarms[2][1].startswith("ALARM: estimated AP on the last 40 images: ")
+    assert alarms[3][1].startswith("alarm ended: estimated AP on the last 40 images: 0.")
+
+
+def test_repeated_frames_count_once(beside):
+    draw(beside / "images", count=5)
+    served = Served(beside)
+    with served.monitor.serving(served.batcher):
+        for _ in range(4):
+            served.send(beside / "images")
+        assert served.value("images") == 5
+
+
+def test_a_window_continues_after_the_end_and_a_damaged_one_begins_anew(beside, capsys):
+    draw(beside / "images", count=30)
+    served = Served(beside)
+    with served.monitor.serving(served.batcher):
+        served.send(beside / "images")
+        assert len(json.loads((beside / WINDOW).read_text())[2]) == 20  # what a kill leaves
+    again = Served(beside)
+    assert again.monitor._rows == served.monitor._rows
+    assert len(again.monitor._rows) == 30
+    with again.monitor.serving(again.batcher):
+        again.monitor._thread.join()
+        assert again.value("images") == 30
+    content = (beside / WINDOW).read_text()
+    other = json.dumps(["another", *json.loads(content)[1:]])
+    ragged = json.dumps([*json.loads(content)[:2], [[1.0] * 9, [2.0]]])
+    assert capsys.readouterr().out == ""
+    for damaged in (content[:500], "", "{}", other, ragged):
+        (beside / WINDOW).write_text(damaged)
+        assert Served(beside).monitor._rows == []
+        [line] = capsys.readouterr().out.splitlines()
+        assert "begins a new window" in line
+
+
+def test_what_is_not_monitored(beside, capsys):
+    model = str(beside / "model.onnx")
+    assert monitor_served(ServeOptions(model=str(beside / "other.onnx")), None) is None
+    assert monitor_served(ServeOptions(model=model, calibrated_scores=True), None) is None
+    assert capsys.readouterr().out == ""
+    (beside / "model.onnx").write_bytes(b"trained again")
+    assert monitor_served(ServeOptions(model=model), None) is None
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("not monitored: ")
+    assert "of another model" in line
+
+
+def test_the_window_of_a_server_survives_a_kill(watched, tmp_path):
+    model = write_color_artifact(tmp_path / "colors.onnx")
+    reference = read_reference(str(watched[0] / "model.onnx"))
+    stored = reference._asdict() | {"model": hashlib.sha256(model.read_bytes()).hexdigest()}
+    np.savez(reference_path(str(model)), **stored | {"images": np.pad(reference.images, ((0, 0), (0, 1)))})
+    count = 'efficientdet_monitor{statistic="",value="images"}'
+
+    def is_counted():
+        stream = io.BytesIO()
+        Image.fromarray(GENERATOR.integers(100, 256, (8, 8, 3), np.uint8)).save(stream, "PNG")
+        server.detect([stream.getvalue()])
+        return Path(f"{model}.monitor.window.json").exists()
+
+    with running(tmp_path, "serve.py", f"--model={model}", "--port=0") as server:
+        wait_until(is_counted)
+        assert server.metric("efficientdet_score_count") > 0
+        server.process.kill()
+    with running(tmp_path, "serve.py", f"--model={model}", "--port=0") as server:
+        wait_until(lambda: count in server.get("/metrics").content)
+        assert server.metric(count) >= 20
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0
+    assert "Traceback" not in server.errors.read_text()

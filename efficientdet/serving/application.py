@@ -139,6 +139,9 @@ class _Service:
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
+        for image in images:
+            for detection in image["detections"]:
+                self.metrics.scores.observe(detection["score"])
         name, milliseconds = results[-1].model.name, round(1000 * seconds, 1)
         return JSONResponse({"model": name, "min_score": min_score, "images": images, "time_ms": milliseconds})
 

@@ -19,6 +19,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    Summary,
     disable_created_metrics,
     generate_latest,
 )
@@ -45,7 +46,7 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # otherwise every counter gets a second series
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter(
             "efficientdet_requests", "Answered requests by path and status.", ("path", "status"), registry=registry
@@ -57,6 +58,7 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self.scores = Summary("efficientdet_score", "Scores of the returned detections.", registry=registry)
         self.batch_images = Histogram(
             "efficientdet_batch_images", "Images per call of the detector.", registry=registry, buckets=_IMAGES
         )
@@ -64,7 +66,7 @@ class Metrics:
 
     def reply(self, _: Request) -> Response:
         """Return the reply of /metrics."""
-        return Response(generate_latest(self._registry), headers={"content-type": _CONTENT_TYPE})
+        return Response(generate_latest(self.registry), headers={"content-type": _CONTENT_TYPE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +114,12 @@ class Batcher:
 
     Attributes:
         model: may be replaced at any time; a batch that runs keeps its own. None: there is none yet.
+        metrics: those of the server.
     """
 
     def __init__(self, model: ServedModel | None, limits: RequestLimits, metrics: Metrics):
         self.model = model
-        self._limits, self._metrics = limits, metrics
+        self._limits, self.metrics = limits, metrics
         self._queue: deque[_QueuedImage] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
@@ -168,7 +171,7 @@ class Batcher:
             if not batch:
                 self._arrived.clear()
                 continue
-            self._metrics.batch_images.observe(len(batch))
+            self.metrics.batch_images.observe(len(batch))
             assert self.model is not None
             outcomes = await loop.run_in_executor(self._thread, _outcomes, batch, self.model)
             for entry, outcome in zip(batch, outcomes, strict=True):

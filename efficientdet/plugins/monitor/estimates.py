@@ -65,6 +65,11 @@ class Estimate(NamedTuple):
     high: float
     is_trusted: bool
 
+    def __str__(self) -> str:
+        """Return a part of a line for the console."""
+        interval = f"{self.ap:.3f}, 90 % interval {self.low:.3f} to {self.high:.3f}"
+        return interval if self.is_trusted else "unknown, as they are unlike all that is known of"
+
 
 class Estimator:
     """AP as a function of a window's statistics, learned from C windows of known AP, the first of unchanged images."""

@@ -12,7 +12,7 @@ from dataset.files.image_files import read_stored_image
 from efficientdet.inference.detect import Detector
 from efficientdet.operations.results import MonitorResult
 from efficientdet.options.monitor import MonitorOptions
-from efficientdet.plugins.monitor.estimates import OF_IMAGES, Estimator, change_point, drift_p_values
+from efficientdet.plugins.monitor.estimates import OF_IMAGES, Estimate, Estimator, change_point, drift_p_values
 from efficientdet.plugins.monitor.reference import (
     SHOWN,
     Reference,
@@ -74,22 +74,23 @@ def monitor_images(
             make_reference(model, detector, records)
         reference = read_reference(model)
         paths, seen = _seen(images, detector)
-        window = statistics(seen, detector, ScoreMap(*reference.score_map.tolist()))
-        estimate = Estimator(
-            reference.windows, reference.aps, reference.kinds.tolist(), spread=float(reference.spread)
-        ).estimate(window, objects=float(reference.objects), reference_images=len(reference.images))
-        drifts = _drifts(reference.images, window, paths, detector.class_names.names, rate=options.false_alarms)
+        window = statistics(seen, detector.class_names, ScoreMap(*reference.score_map.tolist()))
+        names = [Path(path).name for path in paths]
+        estimate, drifts, alarm = compared(
+            reference, window, names, detector.class_names.names, rate=options.false_alarms
+        )
+        drifts = [one for one in drifts if one.p_value <= options.false_alarms]
         result = MonitorResult(
             images=len(paths),
             reference_ap=float(reference.aps[0]),
             ap=estimate.ap if estimate.is_trusted else None,
             interval=(estimate.low, estimate.high) if estimate.is_trusted else None,
             drift={drift.statistic: drift.p_value for drift in drifts},
-            alarm=bool(drifts or (estimate.is_trusted and estimate.high < reference.aps[0] / 2)),
+            alarm=alarm,
             page=outputs[0],
             json=outputs[1],
         )
-        lines = [*_lines(result, reference, drifts, options)]
+        lines = [*_lines(result, estimate, reference, drifts, options)]
         print("\n".join(lines))
         differing = _most_different(reference.images, window)
         texts = (
@@ -129,23 +130,37 @@ def _seen(paths: Sequence[str], detector: Detector) -> tuple[list[str], list[See
     return [*names], [*seen]
 
 
-def _drifts(
-    reference: np.ndarray, window: np.ndarray, paths: Sequence[str], classes: Sequence[str], *, rate: float
-) -> list[Drift]:
-    """Return the statistics that differ, the largest difference first."""
+def compared(
+    reference: Reference, window: np.ndarray, images: Sequence[str], classes: Sequence[str], *, rate: float
+) -> tuple[Estimate, list[Drift], bool]:
+    """Compare a window of n images with the reference.
+
+    Args:
+        reference: the reference.
+        window: [n, 7 + K] statistics of the images.
+        images: n names.
+        classes: K names.
+        rate: share of windows without a change that may raise an alarm.
+
+    Returns:
+        The estimate, the difference of each statistic (the largest first), and whether there is an alarm.
+    """
+    estimator = Estimator(reference.windows, reference.aps, reference.kinds.tolist(), spread=float(reference.spread))
+    estimate = estimator.estimate(window, objects=float(reference.objects), reference_images=len(reference.images))
     names = [*OF_IMAGES, "confidence", "object size", *(f"objects of class {name}" for name in classes)]
-    p_values = drift_p_values(reference, window, rate=rate)
-    differences = _in_deviations(reference, window).mean(axis=0)
-    return [
+    p_values = drift_p_values(reference.images, window, rate=rate)
+    differences = _in_deviations(reference.images, window).mean(axis=0)
+    drifts = [
         Drift(
             names[number],
             float(differences[number]),
             float(p_values[number]),
-            Path(paths[change_point(reference[:, number], window[:, number])]).name,
+            images[change_point(reference.images[:, number], window[:, number])],
         )
         for number in np.argsort(-abs(differences)).tolist()
-        if p_values[number] <= rate
     ]
+    is_low = estimate.is_trusted and estimate.high < reference.aps[0] / 2
+    return estimate, drifts, bool(is_low or p_values.min() <= rate)
 
 
 def _in_deviations(reference: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -159,14 +174,10 @@ def _most_different(reference: np.ndarray, window: np.ndarray) -> list[int]:
 
 
 def _lines(
-    result: MonitorResult, reference: Reference, drifts: Sequence[Drift], options: MonitorOptions
+    result: MonitorResult, estimate: Estimate, reference: Reference, drifts: Sequence[Drift], options: MonitorOptions
 ) -> Iterator[str]:
     known = f"AP {result.reference_ap:.3f} on the {len(reference.images)} labeled images of the reference"
-    if result.interval is None:
-        yield f"estimated AP on {result.images} images: unknown, as they are unlike all that is known of; {known}"
-    else:
-        low, high = result.interval
-        yield f"estimated AP on {result.images} images: {result.ap:.3f}, 90 % interval {low:.3f} to {high:.3f}; {known}"
+    yield f"estimated AP on {result.images} images: {estimate}; {known}"
     for drift in drifts[:5]:
         yield f"drift: {drift}"
     if not result.alarm:

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from dataset.class_names import ClassNames
 from dataset.conversion.convert import JPEG_QUALITY
 from dataset.files.image_files import encode_image
 from dataset.input.pipeline import original_images
@@ -122,9 +122,9 @@ def seen_image(image: np.ndarray, rows: DetectionRows) -> Seen:
     return Seen(image_statistics(image), image.shape[:2], rows)
 
 
-def statistics(seen: Sequence[Seen], detector: Detector, score_map: ScoreMap) -> np.ndarray:
+def statistics(seen: Sequence[Seen], class_names: ClassNames, score_map: ScoreMap) -> np.ndarray:
     """Return the statistics of n images, [n, 7 + K]."""
-    ids = np.array(detector.class_names.category_ids)
+    ids = np.array(class_names.category_ids)
 
     def of_detections(one: Seen) -> list[float]:
         sides = np.maximum(one.rows.boxes[:, 2:] - one.rows.boxes[:, :2], 0).astype(np.float64)
@@ -153,7 +153,7 @@ def read_reference(model: str) -> Reference:
     try:
         stored = np.load(io.BytesIO(path.read_bytes()))
         reference = Reference(*(stored[name] for name in Reference._fields))
-    except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile, zlib and NumPy raise many types
         raise InputError(f"{path}: is damaged ({error}); {make}") from error
     if str(reference.model) != _checksum(model):
         raise InputError(f"{path}: is the reference of another model than {model}, such as an earlier training; {make}")
@@ -208,7 +208,7 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
         raise InputError(f"--model={model}: AP {ap:.4f} on {records[0]}; expected at least {_LEAST_AP} to estimate AP")
     counted = clean.outcomes.counted
     score_map = fitted_map(clean.scores[counted].astype(np.float64), clean.outcomes.right[counted])
-    objects, images = float(clean.class_counts.sum()) / samples, statistics(seen, detector, score_map)
+    objects, images = float(clean.class_counts.sum()) / samples, statistics(seen, class_names, score_map)
     shown = [
         encode_image(resized(image.pixels, longer_side=_LONGER_SIDE), "JPEG", quality=_QUALITY)
         for image in original_images(index, np.unique(np.linspace(0, samples - 1, SHOWN).astype(int)).tolist())
@@ -216,7 +216,7 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
     kinds, aps, windows = ["none"], [ap], [window_statistics(images.mean(axis=0), objects)]
     for kind, factor, change in _changes():
         _, ap, seen = evaluated(factor, change)
-        means = statistics(seen, detector, score_map).mean(axis=0)
+        means = statistics(seen, class_names, score_map).mean(axis=0)
         kinds, aps, windows = [*kinds, kind], [*aps, ap], [*windows, window_statistics(means, objects)]
     spread = np.nanstd(resampled(clean, multiplicities(samples, _RESAMPLES)).numbers[0]) * np.sqrt(samples)
     return Reference(
