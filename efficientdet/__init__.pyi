@@ -314,6 +314,7 @@ def train(
     benchmark: bool | None = None,
     benchmark_steps: int | None = None,
     use_fake_data: bool | None = None,
+    write_saved_model: bool | None = None,
     calibration_images: int | None = None,
     validate: bool | None = None,
     testdev_dir: str | os.PathLike[str] | None = None,

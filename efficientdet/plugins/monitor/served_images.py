@@ -111,7 +111,7 @@ class ServedMonitor:
         names = [f"image {number} of {count}" for number in range(1, count + 1)]
         classes = self._model.class_names.names
         estimate, drifts, alarm = compared(self._reference, np.array(self._rows), names, classes, rate=_RATE)
-        values = {("images", ""): count, ("alarm", ""): alarm}
+        values: dict[tuple[str, str], float] = {("images", ""): count, ("alarm", ""): alarm}
         for name in ("ap", "low", "high"):
             values["estimated_ap", name] = getattr(estimate, name) if estimate.is_trusted else math.nan
         values |= {("p_value", one.statistic): one.p_value for one in drifts}
