@@ -87,12 +87,7 @@ def choose_settings(
     suggested = check(settings)
     settings |= {key: value for key, value in suggested.items() if key not in given}
     batch, rate = step_time.batch_size, start_recipe.rate.of(step_time.batch_size)
-    flags = {
-        "batch_size": batch,
-        "calibration_images": None if step_time.accelerated else choices.CALIBRATION_IMAGES,
-        **weights.flags,
-        "lr": None if "learning_rate" in given else rate,
-    }
+    flags = {"batch_size": batch, **weights.flags, "lr": None if "learning_rate" in given else rate}
     trainings, reasons = _trainings(config, settings, flags, budget, images=shown.per_epoch)
     return {
         "weights": asdict(weights),
@@ -180,6 +175,7 @@ def _trainings(
     """Return the flags of each training, the last with the input of the settings, and lines with the reasons."""
     size = hyperparameters_of(config.model_name, settings).input_size
     inputs, trainings, reasons = budget.inputs(size), [], []
+    calibration = None if budget.step_time.accelerated else choices.CALIBRATION_IMAGES
     for height, width in inputs:
         length, reason = choices.training_length(
             images, budget, side=max(height, width), seconds=budget.seconds / len(inputs)
@@ -188,7 +184,8 @@ def _trainings(
         reasons.append(f"at {width}x{height} pixels {reason}; train.py checks the time every {checked}")
         is_last = (height, width) == size
         overrides = {} if is_last else {"image_size": f"{width}x{height}", "lr_end_factor": choices.FIRST_LR_END_FACTOR}
-        trainings.append({**flags, "hparams": as_hparams(settings | overrides), **asdict(length)})
+        hparams = as_hparams(settings | overrides)
+        trainings.append({**flags, "hparams": hparams, "calibration_images": calibration, **asdict(length)})
     return trainings, ["; then ".join(reasons)]
 
 
