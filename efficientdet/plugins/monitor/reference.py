@@ -14,12 +14,10 @@ import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion.convert import JPEG_QUALITY
+from dataset.conversion.upright_labels import JPEG_QUALITY
 from dataset.files.image_files import encode_image
-from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
 from efficientdet.configuration.flag_paths import class_names_for
-from efficientdet.evaluation.data_set_evaluator import read_evaluator, rows_of_detector
 from efficientdet.inference.detect import Detector
 from efficientdet.plugins.monitor.estimates import detection_statistics, image_statistics, window_statistics
 from efficientdet.reports.drawing import resized
@@ -178,6 +176,9 @@ def make_reference(model: str, detector: Detector, records: Sequence[str]) -> No
 
 
 def _measured(model: str, detector: Detector, records: Sequence[str]) -> Reference:
+    from dataset.input.pipeline import original_images  # these import TensorFlow, which a server need not have
+    from efficientdet.evaluation.data_set_evaluator import read_evaluator, rows_of_detector
+
     index = index_records(records)
     is_used = np.zeros(len(index), bool)
     is_used[np.linspace(0, len(index) - 1, _MOST_IMAGES).astype(int)] = True  # neighbors in a file may be alike
