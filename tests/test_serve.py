@@ -208,6 +208,12 @@ def many_scans(more, **options):
     return whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * (more - 9) + whole[-2:]
 
 
+def many_parts(kind, place, part):
+    """An image with 15,000 parts at a place of its head."""
+    whole = encoded(kind=kind)
+    return whole[:place] + part * 15_000 + whole[place:]
+
+
 JSON = "application/json"
 PICTURE = encoded()
 REFUSED = {
@@ -235,12 +241,16 @@ REFUSED = {
     "cut short": (400, form([encoded(size=(200, 200), kind="BMP")[:-500]]), FORM, "the image: cannot be decoded"),
     "text bomb": (400, form([text_bomb()]), FORM, "the image"),
     "jpeg 2000": (400, form([encoded(kind="JPEG2000")]), FORM, "expected BMP, GIF, JPEG, PNG, TIFF, WEBP"),
+    "many scans": (413, form([many_scans(100)]), FORM, "101 scans"),
     "many scans of a large image": (
         413,
         form([many_scans(99, size=(500, 500))]),
         FORM,
         "500 x 500 pixels in 100 scans; expected at most 64 scans of this size",
     ),
+    "many segments": (413, form([many_parts("JPEG", 2, b"\xff\xe0\0\2")]), FORM, "0 scans and"),
+    "many chunks": (413, form([many_parts("PNG", 33, b"\0\0\0\0teXt\0\0\0\0")]), FORM, "0 scans and"),
+    "many blocks": (413, form([many_parts("GIF", 13 + 3 * 4, b"!\xfe\1a\0")]), FORM, "0 scans and"),
     "pixel bomb": (413, form([png_head(50_000, 50_000)]), FORM, f"more than {MOST_PIXELS} pixels"),
     "too many pixels": (413, form([png_head(1000, 1001)]), FORM, "1000 x 1001 pixels; expected at most 1000000"),
     "too long": (413, form([png_head(MAX_SIDE + 1, 1)]), FORM, f"{MAX_SIDE} per side"),

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import itertools
 import json
 import math
 import string
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from dataset.files.image_files import TooManyPixels, stored_size
-from dataset.files.image_formats import FORMATS
+from dataset.files.image_formats import FORMATS, image_parts
 from dataset.files.untrusted_values import shown
 from efficientdet.options.serve import MAX_SIDE, RequestLimits
 
@@ -59,8 +61,9 @@ class MemoryBudget:
 
 # Decoding a JPEG 2000 file of 15 KB can take 100 bytes of memory per pixel; the cost of AVIF has not been measured
 _FORMATS = tuple(name for name in FORMATS if name not in ("AVIF", "JPEG2000"))
-_JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"  # markers; in the data of a scan, a 0 follows each 0xFF
+_MAX_SCANS = 100  # limit of libtiff
 _USUAL_SCANS = 16  # encoders write about ten; each passes over all pixels, so that more count as more pixels
+_MAX_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
 
 class EncodedImage(NamedTuple):
@@ -230,7 +233,7 @@ def checked_image(encoded: bytes, label: str, limits: RequestLimits) -> EncodedI
     Raises:
         RequestError: decoding would be too expensive.
     """
-    scans = encoded.count(_SCAN) if encoded.startswith(_JPEG) else 0
+    scans = _count_scans(encoded, label)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
@@ -250,6 +253,23 @@ def checked_image(encoded: bytes, label: str, limits: RequestLimits) -> EncodedI
             f"expected at most {limits.max_pixels // (height * width) * _USUAL_SCANS} scans of this size",
         )
     return EncodedImage(encoded, pixels)
+
+
+def _count_scans(encoded: bytes, label: str) -> int:
+    """Return the number of scans, 0 without any.
+
+    Raises:
+        RequestError: for too many parts, which are slow to decode.
+    """
+    most = _MAX_PARTS + len(encoded) // 1024
+    counts = Counter(itertools.islice(image_parts(encoded), most + 1))
+    if counts["scan"] > _MAX_SCANS or counts.total() > most:
+        raise RequestError(
+            413,
+            f"{label} has {counts['scan']} scans and at least {counts.total()} segments; "
+            f"expected at most {_MAX_SCANS} scans and {most} segments",
+        )
+    return counts["scan"]
 
 
 def _score(value: Any) -> float | None:
