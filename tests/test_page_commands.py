@@ -48,6 +48,7 @@ OTHERS = {
     "nuctl",
     "peer/bin/python",  # the environment of another project
     "pip",
+    "hf",
     "pre-commit",
     "ray",
     "sbatch",
@@ -259,10 +260,8 @@ FIRST = {
         "--images=photos/test --annotations=photos/test/labels": "--images=photos",
         "python eval.py --ckpt=runs/first --val_file_pattern='records/val-*' --store_thresholds": "",
     },
-    "docs/guides/inference.md": {  # no camera, broker, cluster and jq, and no command of README.md again
+    "docs/guides/inference.md": {  # no camera, broker and jq, and no command of README.md again
         "python infer.py --model_dir=runs/first --image_path='photos/*.jpg' --output_dir=annotated": "",
-        "RAY_ADDRESS=10.0.0.5:6379 python infer.py --model=runs/first --image_path=/data/photos "
-        "--output_dir=/data/annotated \\\n  --engine=ray": "",
         "--image_path=0": "--image_path=photo.jpg",
         "python infer.py --model=exported/detector.onnx --image_path=rtsp://user:password@10.0.0.5/ch1 "
         "--output_dir=annotated": "",

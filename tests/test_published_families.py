@@ -72,11 +72,10 @@ def test_a_trained_detector_is_evaluated_and_exported(drawn, env, trained, tmp_p
     told = call(
         env,
         NARROW,
-        "inspector.py",
-        mode="export",
-        ckpt_path=trained,
-        saved_model_dir=tmp_path / "saved",
-        precision="float32",
-        use_xla=False,
+        "export.py",
+        ckpt=trained,
+        output_dir=tmp_path / "exported",
+        formats="savedmodel",
+        images=drawn.folder / "val",
     )
-    assert told.count("detections agree") == 1
+    assert told.count(": 100.0% of ") == told.count("detections agree") == 1
