@@ -136,8 +136,8 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
 def test_the_time_of_training_is_what_the_other_steps_leave(capsys):
     step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
     after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time, evaluation_cost=0.9)
-    assert after == pytest.approx(0.3 * 30 + 3 * 100 * 0.09)
-    assert choices.training_seconds(6, others=after + 114) == pytest.approx(210)
+    assert after == pytest.approx(0.5 * 30 + 3 * 100 * 0.09)
+    assert choices.training_seconds(6, others=after + 108) == pytest.approx(210)
     assert choices.training_seconds(1, others=58) == 6  # a tenth at least
     assert choices.training_minutes(3, others=120) == 1
     assert "time: 1.0 of 3 minutes for training, about 2.0 for the other steps\n" in capsys.readouterr().out

@@ -132,7 +132,7 @@ _MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, eval.py and export.py; and for each format.
-_AFTER_CHOICE, _EACH_FORMAT = 0.1, 0.2
+_AFTER_CHOICE, _EACH_FORMAT = 0.3, 0.2
 CALIBRATION_IMAGES = 128  # of batch normalization; more cost seconds of each evaluation (docs/measurements/accuracy.md)
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.05, 2000  # share of the time for all, most images
