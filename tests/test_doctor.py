@@ -27,7 +27,6 @@ from program_support.errors import InputError
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent
 NOTE, WARNING = "note", "warning"
-THIN = np.array([8, 48])
 SMALL = {
     "efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
     "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0},

@@ -400,7 +400,7 @@ def test_repeated_frames_count_once(beside):
         assert served.value("images") == 5
 
 
-def test_a_window_continues_after_the_end_and_a_damaged_one_begins_anew(beside, capsys):
+def test_a_window_continues_after_the_end_and_a_damaged_one_starts_from_scratch(beside, capsys):
     draw(beside / "images", count=30)
     served = Served(beside)
     with served.monitor.serving(served.batcher):

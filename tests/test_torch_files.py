@@ -36,7 +36,6 @@ SIX = np.arange(6, dtype=np.float32)
 HUGE = b"\x8b" + struct.pack("<i", 3 * 2**20) + b"\x01" * (3 * 2**20)  # an integer of millions of digits
 ORDERED = named("collections", "OrderedDict")
 REBUILD = named("torch._utils", "_rebuild_tensor_v2")
-PAIR = tuple_of(text("a"), integer(1))
 LAUGHS = text("ha") + b"q\x010" + b"h\1h\1\x86q\x010" * 60 + b"h\1"  # a tuple of two tuples of two ..: 2^60 texts
 DEEP = b")" + b"\x85" * 150_000
 

@@ -213,13 +213,6 @@ def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
     return "", 1
 
 
-def require_one_process(asked_by: str) -> None:
-    """Raise InputError if a launcher started several processes."""
-    launcher, count = launched_by(os.environ)
-    if count > 1:
-        raise InputError(f"{asked_by}: expected a single process; {launcher} started {count}")
-
-
 def _join_horovod(launcher: str, process_count: int, *, group_size: int) -> World:
     """Connect to the other processes over Horovod; see `join_world`."""
     try:

@@ -324,8 +324,8 @@ class Training:
         run.save_if_changed()  # not calibrated: a resumed training with more epochs continues unchanged
         self._calibration.calibrate()
         run.save_final()
-        with only_warning(f"{config.model_dir}/{SAVED_MODEL} is not written", log), run.state.averaged_weights():
-            if config.write_saved_model and run.world.is_first and keras.backend.backend() == "tensorflow":
+        if config.write_saved_model and run.world.is_first and keras.backend.backend() == "tensorflow":
+            with only_warning(f"{config.model_dir}/{SAVED_MODEL} is not written", log), run.state.averaged_weights():
                 from efficientdet.exports.saved_model import export_saved_model
 
                 export_saved_model(

@@ -12,6 +12,7 @@ import numpy as np
 from prometheus_client import Gauge
 
 from efficientdet.options.serve import ServeOptions
+from efficientdet.plugins.monitor.estimates import OF_IMAGES
 from efficientdet.plugins.monitor.monitoring import compared
 from efficientdet.plugins.monitor.reference import (
     as_in_records,
@@ -98,7 +99,8 @@ class ServedMonitor:
         seen = [seen_image(as_in_records("", image), rows) for image, rows in zip(images, results, strict=True)]
         score_map = ScoreMap(*self._reference.score_map.tolist())
         for row in statistics(seen, self._model.class_names, score_map).tolist():
-            if row[:5] not in [one[:5] for one in self._rows]:  # statistics of equal pixels are equal
+            of_image = row[: len(OF_IMAGES)]  # equal for equal pixels
+            if of_image not in [one[: len(OF_IMAGES)] for one in self._rows]:
                 self._rows.append(row)
         del self._rows[:-_WINDOW]
         self._new += len(images)
