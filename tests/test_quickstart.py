@@ -682,7 +682,10 @@ def test_the_console_shows_a_part_of_what_programs_print(tmp_path, monkeypatch, 
 
 def test_a_program_has_its_own_flags_and_those_of_absl(tmp_path):
     """A SavedModel is written only where absl knows its verbosity."""
-    defining = "from absl import logging\nfrom quickstart import define_flags\ndefine_flags()\n"
+    defining = (
+        "from absl import flags, logging\nfrom quickstart import define_flags\n"
+        "define_flags()\nflags.DEFINE_bool('of_a_script', True, '')\n"
+    )
     (tmp_path / "own.py").write_text(f"{defining}print('verbosity', logging.get_verbosity())")
     starting = f"{defining}from efficientdet.quickstart.programs import run_program\nrun_program('own', {{}})"
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}

@@ -24,9 +24,9 @@ def _finish_flags(program: str) -> None:
 
 
 def remove_flags() -> None:
-    """Remove the flags of the program that this process has been, before it becomes another."""
-    defined = flags.FLAGS.flags_by_module_dict()
-    for flag in [flag for module in (__name__, define_flags_of.__module__) for flag in defined.get(module, ())]:
+    """Remove all flags but those of absl, before this process becomes another program."""
+    defined = flags.FLAGS.flags_by_module_dict().items()
+    for flag in [flag for module, of_module in defined if not module.startswith("absl.") for flag in of_module]:
         delattr(flags.FLAGS, flag.name)
 
 
