@@ -36,7 +36,7 @@ from program_support.checked_fields import checked
 from program_support.plugins import load_plugin
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
-RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
+RANK_FIELDS = ("records", "val_file_pattern", "hparams")
 _PLOTTED_IMAGES = 20  # images in a report
 
 
@@ -46,7 +46,6 @@ class EvaluationConfig(EvaluateOptions):
 
     model: ModelConfig  # its class names are the data's
     records: tuple[str, ...]  # () only for `results` and a val_json_file
-    data: str | None = None  # what the records hold, for the report; None: the records themselves
     open_file: Callable[[], Detector] | None = None  # for an exported file
 
 
@@ -172,7 +171,7 @@ def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, d
             "runtime": config.model.runtime,
         }
     files = len(config.records)
-    records = config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else "")
+    records = config.records[0] + (f" and {files - 1} more" if files > 1 else "")
     facts |= {"records": records, "ground truth": config.val_json_file or "the records"}
     return name, {key: str(value) for key, value in facts.items()}
 
