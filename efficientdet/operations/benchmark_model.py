@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -116,7 +116,7 @@ def random_inputs(size: tuple[int, int], count: int) -> Iterator[Inputs]:
     return ((images, sizes, scales) for images in random_images(size, count))
 
 
-def preprocess(photographs: Sequence[np.ndarray], resize: "ResizeRule") -> Inputs:
+def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> Inputs:
     """Resize images [h, w, 3] uint8 on the host as infer.py does."""
     boxed = [[np.asarray(part) for part in resize(image)] for image in photographs]
     images, sizes, scales = (np.stack(parts) for parts in zip(*boxed, strict=True))
@@ -247,7 +247,7 @@ def _detector_measure(model: ModelConfig, options: InspectOptions) -> tuple[Meas
 
 def _inputs(
     options: InspectOptions, size: tuple[int, int], resize: Callable[[], "ResizeRule"]
-) -> tuple[Iterator[Inputs], Iterator[Sequence[np.ndarray]]]:
+) -> tuple[Iterator[Inputs], Iterator[Iterable[np.ndarray]]]:
     """Return the inputs of the network, and images in camera size: random ones, or the photograph that is given.
 
     `resize` is called only for a photograph, because it needs TensorFlow.
