@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from efficientdet.weights.transfer import Log
 
 
-_LARGEST = 2**33  # bytes of all files; D7x with its optimizer state has 1 GB
-_MOST_FILES = 1000
 SHIPPED = Path(__file__).with_name("shipped")  # checkpoints that this package has, with what they were trained on
 
 
@@ -119,7 +117,7 @@ def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -
     Raises:
         InputError: that fails.
     """
-    from efficientdet.weights.transfer import Transfer, file_digest  # with http.client, 20 ms
+    from efficientdet.weights.transfer import download, file_digest  # with http.client, 20 ms
 
     target = folder / file.file
     checksum_file = target.with_name(f"{target.name}.sha256")
@@ -130,7 +128,7 @@ def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -
             with waiting_lock(folder / f".{file.file}.lock", log=log, message=message) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
                     part = target.with_name(f"{target.name}.part") if locked else unfinished_path(target)
-                    Transfer(file, target, part, log).run()
+                    download(file, target, part, log=log)
                     if not file.sha256_prefix:
                         write_text(checksum_file, f"{file_digest(target)}  {target.name}\n")
                     log(f"saved {target}")
@@ -152,13 +150,12 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
     """Extract the checkpoint in an archive to a folder, atomically.
 
     Raises:
-        InputError: for members that are neither files nor folders, paths outside of the archive and sizes beyond
-            any checkpoint; OSError of the disk.
+        InputError: for paths and links outside of the archive, and another number of checkpoints than one.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         try:
             with tarfile.open(archive, "r:gz") as tar:
-                _extract(tar, temporary)
+                tar.extractall(temporary, filter="data")
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
             raise InputError(f"{archive}: cannot be extracted ({error}); remove it and run this again") from error
         except OSError as error:
@@ -172,17 +169,6 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
         except OSError:
             if not folder.is_dir():  # else another process was first
                 raise
-
-
-def _extract(tar: tarfile.TarFile, folder: str) -> None:
-    size = 0
-    for number, member in enumerate(tar):
-        size += member.size
-        if number >= _MOST_FILES or size > _LARGEST:
-            raise ValueError(f"more than {_MOST_FILES} files or {_LARGEST >> 30} GiB")
-        if not (member.isfile() or member.isdir()):
-            raise ValueError(f"{member.name!r} is neither a file nor a folder")
-        tar.extract(member, folder, filter="data")
 
 
 _USAGE = """Download and check a file of published weights, for --backbone_init=NAME and --pretrained_ckpt=NAME.
