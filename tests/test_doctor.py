@@ -210,7 +210,6 @@ def test_settings_at_which_more_objects_match(sides, which, changes, before, aft
         assert low <= view.unmatched.mean() <= high
     assert views[1].unmatched_in_training.mean() < 0.8 * views[0].unmatched_in_training.mean()
     assert finding.settings.get(setting, 0) < limit
-    assert ("most often dog 100%; anchor_scale=" in finding.line) == (which is FOXES)
     fixed = [one.settings for one in quick_findings(images, hparams, fixed={setting}) if one.about == "anchors"]
     assert all(setting not in settings for settings in fixed)
 
@@ -321,7 +320,6 @@ def test_blood_cells(data_folder, tmp_path):
         finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))
     }
     assert findings["padding"].line.startswith("25% of every 512x512 input is padding; image_size=512x384")
-    assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8
     assert [images.left_out for images in splits] == [

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.data_checks.findings import Finding, as_hparams, named, share
+from efficientdet.data_checks.findings import Finding, as_hparams, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from program_support.errors import InputError
@@ -24,7 +24,6 @@ _CLEARLY = 0.25  # unless the share falls by this much: of objects as small as n
 _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _MULTIPLE = 32  # pixels: the sides of an input are multiples of it
-_OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
@@ -192,19 +191,9 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
         True,
         f"{share(view.unmatched_in_training.mean())} of the objects, at training scales, have an IoU below 0.5 with "
         f"every anchor (the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the "
-        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}){_often_unmatched(view)}; "
-        + "; ".join(fixes),
+        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}); {'; '.join(fixes)}",
         settings=settings,
     )
-
-
-def _often_unmatched(view: InputView) -> str:
-    """Return the classes that match anchors less often than all objects, the worst first, in words."""
-    shares, names = view.unmatched_in_training, view.images.class_names.names
-    frequent = np.flatnonzero(np.bincount(view.classes) >= _OBJECTS_OF_A_CLASS)
-    of_class = {names[number]: shares[view.classes == number].mean() for number in frequent}
-    worst = sorted((name for name in of_class if of_class[name] >= shares.mean()), key=lambda name: -of_class[name])
-    return f", most often {named([f'{name} {share(of_class[name])}' for name in worst])}" if worst else ""
 
 
 SMALL = 12  # pixels of an object in the input, below which tiles are suggested

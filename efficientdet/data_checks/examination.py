@@ -318,20 +318,17 @@ def check_page(examination: Examination) -> str:
 
 
 def _classes(examination: Examination) -> str:
-    rows = sorted(class_rows(examination.view), key=lambda row: -row["objects"])
-    total = max(sum(row["objects"] for row in rows), 1)
-    shown = [
+    rows = [
         (
             row["name"],
             row["objects"],
-            share(row["objects"] / total),
             row["images"],
             "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
             "" if row["unmatched"] is None else share(row["unmatched"]),
         )
-        for row in rows
+        for row in class_rows(examination.view)
     ]
-    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown)
+    return table(("Class", "Objects", "Images", "Median size", "Unmatched"), rows)
 
 
 def _split_row(split: Split) -> tuple[str | int, ...]:
