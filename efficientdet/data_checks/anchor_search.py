@@ -65,7 +65,9 @@ def _severity(view: InputView) -> float:
     if not len(view.boxes):
         return 0.0
     shares, counts = view.unmatched_in_training, np.bincount(view.classes)
-    of_classes = np.bincount(view.classes, weights=shares)[counts >= 20] / counts[counts >= 20]
+    of_classes = (
+        np.bincount(view.classes, weights=shares)[counts >= _OBJECTS_OF_A_CLASS] / counts[counts >= _OBJECTS_OF_A_CLASS]
+    )
     return max(float(np.mean(shares)), float(np.mean(of_classes)) if len(of_classes) else 0.0)
 
 

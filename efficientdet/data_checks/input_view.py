@@ -35,7 +35,7 @@ class InputView:
     def sample(self, most: int) -> "InputView":
         """Return the view of an evenly spaced sample of the objects used in training, each in a nameless image."""
         chosen = np.flatnonzero(self.chosen)
-        numbers = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(most, len(chosen))).astype(int))]
+        numbers = chosen[evenly_spaced(len(chosen), most=most)]
         images, owners = self.images, np.arange(len(numbers), dtype=np.int32)
         kept = {name: getattr(images, name)[numbers] for name in ("boxes", "classes", "crowd", "difficult")}
         sizes = images.sizes[images.owners[numbers]]
@@ -124,6 +124,11 @@ class InputView:
         scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
         overlaps = _overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
         return np.mean(overlaps < _ENOUGH, axis=0)
+
+
+def evenly_spaced(count: int, *, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers below `count`, evenly spaced and ascending."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(most, count)).astype(int))
 
 
 def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -148,16 +148,24 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     Raises:
         InputError: for an invalid mask.
     """
-    checked = []
-    for annotation in truth.annotations:
-        segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
-        try:
-            checked.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
-        except UnusableSegmentation as error:
-            raise InputError(
-                f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
-            ) from error
-    return checked
+    return [
+        _run_lengths(
+            annotation,
+            truth.image_sizes.get(annotation["image_id"]),
+            where=f"{truth.source}: annotations[{annotation['id'] - 1}]",
+        )
+        for annotation in truth.annotations
+    ]
+
+
+def _run_lengths(entry: Mapping[str, Any], size: tuple[int, int] | None, *, where: str) -> RunLengths | None:
+    """Return the run lengths of an annotation or a detection; None without a mask or size."""
+    if not (size and entry.get("segmentation")):
+        return None
+    try:
+        return validated_run_lengths(entry["segmentation"], size)
+    except UnusableSegmentation as error:
+        raise InputError(f"{where} of image {shown(entry.get('image_id'))} has {error}") from error
 
 
 def _with_record_ids(truth: GroundTruth, index: RecordIndex) -> GroundTruth:
@@ -297,13 +305,18 @@ def read_results(
             found.append((position[image_id], -score, image_id, (y, x, y + height, x + width), entry))
     found.sort(key=itemgetter(0, 1))
     _, losses, image_ids, boxes, used = zip(*found, strict=True) if found else ((), (), (), (), ())
+    masks = np.empty(len(used), object)
+    masks[:] = [
+        _run_lengths(entry, truth.image_sizes.get(image_id), where=f"{path}: a detection")
+        for image_id, entry in zip(image_ids, used, strict=True)
+    ]
     return DetectionRows(
         image_ids=np.array(image_ids, np.int64),
         boxes=np.array(boxes, np.float32).reshape(-1, 4),
         scores=-np.array(losses, np.float32),
         category_ids=np.array([entry["category_id"] for entry in used], np.int64),
         evaluated_ids=np.array([*position], np.int64),
-        masks=_masks(path, used, [truth.image_sizes.get(image_id) for image_id in image_ids]),
+        masks=masks if used and None not in masks else None,
     )
 
 
@@ -349,17 +362,3 @@ def _check_category(number: Any, category_ids: Collection[int]) -> None:
             else ""
         )
         raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
-
-
-def _masks(path: str, entries: Sequence[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
-    """Return the masks of the detections as run lengths, None if one has none."""
-    if not entries or not all(entry.get("segmentation") and size for entry, size in zip(entries, sizes, strict=True)):
-        return None
-    masks = np.empty(len(entries), object)
-    for number, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
-        assert size is not None  # checked above
-        try:
-            masks[number] = validated_run_lengths(entry["segmentation"], size)
-        except UnusableSegmentation as error:
-            raise InputError(f"{path}: a detection in image {shown(entry.get('image_id'))} has {error}") from error
-    return masks
