@@ -24,6 +24,7 @@ _CLEARLY = 0.25  # unless the share falls by this much: of objects as small as n
 _JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
 _STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _MULTIPLE = 32  # pixels: the sides of an input are multiples of it
+_OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 _WASTE = 0.1  # share of padding from which another shape is suggested
 _SHRUNK = 0.03  # tolerated reduction of the image scale
 _MAY_SHRINK = 0.02  # share of images for which it is tolerated
@@ -65,9 +66,8 @@ def _severity(view: InputView) -> float:
     if not len(view.boxes):
         return 0.0
     shares, counts = view.unmatched_in_training, np.bincount(view.classes)
-    of_classes = (
-        np.bincount(view.classes, weights=shares)[counts >= _OBJECTS_OF_A_CLASS] / counts[counts >= _OBJECTS_OF_A_CLASS]
-    )
+    is_frequent = counts >= _OBJECTS_OF_A_CLASS
+    of_classes = np.bincount(view.classes, weights=shares)[is_frequent] / counts[is_frequent]
     return max(float(np.mean(shares)), float(np.mean(of_classes)) if len(of_classes) else 0.0)
 
 
