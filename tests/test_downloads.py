@@ -81,13 +81,13 @@ def left_in(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_file_is_brought_once(server, tmp_path):
-    said = []
+def test_a_file_is_brought_once(server, tmp_path, capsys):
     for _ in range(2):
-        path = cached_file(FILE, tmp_path / "a" / "b", log=said.append)
+        path = cached_file(FILE, tmp_path / "a" / "b")
         assert path.read_bytes() == CONTENT
     assert server.asked == [0]
     assert left_in(path.parent) == [NAME]
+    said = capsys.readouterr().out.splitlines()
     assert said == [f"downloading {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"saved {path}"]
 
 

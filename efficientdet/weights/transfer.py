@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from efficientdet.families.published_files import PublishedFile
 from program_support.atomic_files import flush_to_disk
 from program_support.errors import InputError
 
-Log = Callable[[str], None]
+_log = partial(print, flush=True)
 _BLOCK = 2**18
 _TIMEOUT_SECONDS = 5.0  # limit to connect and of silence; a transfer that has begun is resumed
 _SECONDS_BETWEEN_REPORTS = 10.0
@@ -36,7 +35,7 @@ def file_digest(path: Path, kind: str = "sha256") -> str:
         return hashlib.file_digest(stream, partial(hashlib.new, kind, usedforsecurity=False)).hexdigest()
 
 
-def download(file: PublishedFile, target: Path, part: Path, *, log: Log) -> None:
+def download(file: PublishedFile, target: Path, part: Path) -> None:
     """Download a file to `target`; it is stored in `part` until it is complete, and resumed from there.
 
     Raises:
@@ -45,14 +44,14 @@ def download(file: PublishedFile, target: Path, part: Path, *, log: Log) -> None
     mirror, begun = os.environ.get("EFFICIENTDET_WEIGHTS_URL"), _stored_bytes(part)
     url = f"{mirror.rstrip('/')}/{file.file}" if mirror else file.url
     size = f" ({file.size / 1e6:.0f} MB)" if file.size else ""
-    log(f"downloading {url}{size}{f', resuming at {begun / 1e6:.0f} MB' if begun else ''}")
+    _log(f"downloading {url}{size}{f', resuming at {begun / 1e6:.0f} MB' if begun else ''}")
     kind, expected = ("md5", file.md5) if file.md5 else ("sha256", file.sha256_prefix)
     try:
-        _receive_all(url, part, file, log)
+        _receive_all(url, part, file)
         if begun and not file_digest(part, kind).startswith(expected):
-            log(f"{part}: not the beginning of this file; starting from scratch")
+            _log(f"{part}: not the beginning of this file; starting from scratch")
             part.unlink()
-            _receive_all(url, part, file, log)
+            _receive_all(url, part, file)
     except _Interrupted as error:
         raise InputError(
             f"{url}: cannot be downloaded ({error}); run this again to resume, or download it to {target}"
@@ -68,12 +67,12 @@ def download(file: PublishedFile, target: Path, part: Path, *, log: Log) -> None
     flush_to_disk(target.parent)
 
 
-def _receive_all(url: str, part: Path, file: PublishedFile, log: Log) -> None:
+def _receive_all(url: str, part: Path, file: PublishedFile) -> None:
     """Receive what is missing, after a fault again, unless nothing at all was received: then the network is absent."""
     first, delays = _stored_bytes(part), list(_RETRY_DELAYS)
     while True:
         try:
-            return _receive(url, part, file, log)
+            return _receive(url, part, file)
         except _Interrupted as error:
             can_retry = isinstance(error.__cause__, urllib.error.HTTPError) or _stored_bytes(part) > first
             if not delays or not can_retry:
@@ -81,7 +80,7 @@ def _receive_all(url: str, part: Path, file: PublishedFile, log: Log) -> None:
             time.sleep(delays.pop(0))
 
 
-def _receive(url: str, part: Path, file: PublishedFile, log: Log) -> None:
+def _receive(url: str, part: Path, file: PublishedFile) -> None:
     """Append what is missing to `part`; raise _Interrupted if a retry may help, else InputError."""
     offset, reported_at = _stored_bytes(part), time.monotonic()
     try:
@@ -106,7 +105,7 @@ def _receive(url: str, part: Path, file: PublishedFile, log: Log) -> None:
             offset += stream.write(block)
             if time.monotonic() > reported_at + _SECONDS_BETWEEN_REPORTS:
                 reported_at = time.monotonic()
-                log(f"  {offset / 1e6:.0f} MB")
+                _log(f"  {offset / 1e6:.0f} MB")
             if offset > expected * _SIZE_TOLERANCE:
                 raise InputError(f"{url}: sends more than {offset} bytes; expected about {expected}")
     if offset < total:
