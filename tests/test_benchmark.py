@@ -126,7 +126,7 @@ def test_a_detector_of_another_family_has_the_same_parts(runtime):
     parts = predict.postprocess(predict.outputs(*batch[:2]), batch[1])
     np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
     run = measure_detector(predict, random_inputs((16, 24), 3))
-    assert list(run.seconds) == ["network", "post_processing", "end_to_end"]
+    assert list(run.seconds) == ["copy", "network", "post_processing", "end_to_end"]
     assert 0 < run.detections <= 5
 
 
@@ -143,7 +143,7 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
         ),
     )
     assert json.loads((tmp_path / "report.json").read_text()) == report
-    assert set(report["latency_ms"]) == {"preprocessing", "network", "post_processing", "end_to_end"}
+    assert set(report["latency_ms"]) == {"preprocessing", "copy", "network", "post_processing", "end_to_end"}
     assert report["latency_ms"]["end_to_end"]["p50"] <= report["latency_ms"]["end_to_end"]["p99"]
     assert report["detections_per_image"] == 20
     assert report["backend"] == "tensorflow"
@@ -222,4 +222,4 @@ def test_under_jax_with_tensorflow_absent():
     }
     done = subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "['end_to_end', 'network', 'post_processing'] 20.0"
+    assert done.stdout.splitlines()[-1] == "['copy', 'end_to_end', 'network', 'post_processing'] 20.0"

@@ -79,13 +79,20 @@ def test_jax_own_variable_moves_the_folder(tmp_path):
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_compilation_is_announced_and_reported(monkeypatch):
+@pytest.mark.parametrize("damage", [None, "", "[]", '{"facts": null}'])
+def test_the_seconds_of_a_compilation_are_told_at_the_next(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(runtime_environment, "_LINE_PERIOD_SECONDS", 0.2)
     lines = []
-    with announced_compilation("a step", log=lines.append):
+    with announced_compilation("a step", "facts", log=lines.append):
         time.sleep(0.7)
     assert lines[0] == "compiling a step; on an accelerator this may take minutes"
     assert lines[1:3] == ["compiling a step: 0 s so far"] * 2
-    count = len(lines)
-    time.sleep(0.3)
-    assert len(lines) == count
+    if damage is not None:
+        (tmp_path / "cache" / "efficientdet" / "compilation_seconds.json").write_text(damage)
+    lines.clear()
+    with pytest.raises(KeyError), announced_compilation("a step", "facts", log=lines.append):
+        raise KeyError  # of the step
+    assert lines == [
+        "compiling a step" + (", 1 s last time" if damage is None else "; on an accelerator this may take minutes")
+    ]

@@ -6,6 +6,7 @@ Imports nothing slow.
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
-from program_support.atomic_files import user_cache
+from program_support.atomic_files import user_cache, write_text
 from program_support.errors import silenced_stderr
 
 # Constants of glibc's malloc.h.
@@ -26,6 +27,7 @@ _LAUNCHES = {
     "DYNAMIC_SLICE_FUSION,CONVOLUTION",
     "--xla_gpu_graph_min_graph_size": "1",
 }
+_SECONDS_FILE = "compilation_seconds.json"
 _LINE_PERIOD_SECONDS = 15.0
 _KNOWS_CONVOLUTION = (0, 10, 1)  # jaxlib 0.10.0 ends the process at this name
 
@@ -137,10 +139,11 @@ def store_compiled_programs() -> None:
 
 
 @contextlib.contextmanager
-def announced_compilation(what: str, *, log: Callable[[str], None]) -> Iterator[None]:
-    """Log that a block compiles `what`, and a line every 15 seconds."""
-    begun, done = time.monotonic(), threading.Event()
-    log(f"compiling {what}; on an accelerator this may take minutes")
+def announced_compilation(what: str, facts: str, *, log: Callable[[str], None]) -> Iterator[None]:
+    """Log that a block compiles `what`, how long it took with the same facts last time, and a line every 15 seconds."""
+    begun, done, seconds = time.monotonic(), threading.Event(), _compilation_seconds()
+    last = f", {seconds[facts]:.0f} s last time" if facts in seconds else "; on an accelerator this may take minutes"
+    log(f"compiling {what}{last}")
 
     def report() -> None:
         while not done.wait(_LINE_PERIOD_SECONDS):
@@ -153,3 +156,20 @@ def announced_compilation(what: str, *, log: Callable[[str], None]) -> Iterator[
     finally:
         done.set()
         reporter.join()
+    with contextlib.suppress(OSError, RuntimeError):  # no home, or it cannot be written: the next start knows no time
+        record = user_cache(_SECONDS_FILE)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, json.dumps({**seconds, facts: time.monotonic() - begun}))
+
+
+def _compilation_seconds() -> dict[str, float]:
+    """Return the seconds of earlier compilations by their facts; empty the first time, or if the file is damaged."""
+    try:
+        content = json.loads(user_cache(_SECONDS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):  # the last one: there is no home
+        return {}
+    return (
+        {name: value for name, value in content.items() if isinstance(value, float)}
+        if isinstance(content, dict)
+        else {}
+    )

@@ -1,4 +1,4 @@
-"""Latency of a detector: preprocessing, network, post-processing, and end to end from images in host memory.
+"""Latency of a detector: preprocessing, copy, network, post-processing, and end to end from images in host memory.
 
 Every run gets new random images, waits for the device, and is timed separately. Network and inference run under both
 backends and, under JAX, without TensorFlow.
@@ -90,7 +90,7 @@ def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, An
         "compile_s": {
             stage: max(first.seconds[stage] - latency["p50"] / 1000, 0.0)
             for stage, latency in latencies.items()
-            if stage != "preprocessing"
+            if stage not in ("preprocessing", "copy")
         },
         "detections_per_image": float(np.mean([run.detections for run in runs])),
     }
@@ -135,7 +135,8 @@ def measure_detector(
     seconds, batch = {}, next(inputs)
     if preprocessing:
         seconds["preprocessing"], _ = timed(preprocessing)
-    seconds |= _parts(predict, to_device(*batch))
+    seconds["copy"], on_device = timed(lambda: to_device(*batch))
+    seconds |= _parts(predict, on_device)
     seconds["end_to_end"], detections = timed(lambda: predict(*batch))
     return Run(seconds, float(detections.valid.sum(axis=1).mean()))
 

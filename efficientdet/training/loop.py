@@ -15,6 +15,7 @@ import tensorflow as tf
 from efficientdet.checkpoints.checkpoint import prefixes
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.agreement import require_agreement
+from efficientdet.devices.device import device_name
 from efficientdet.devices.distributed import join_world
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.devices.runtime_environment import announced_compilation
@@ -35,6 +36,18 @@ from program_support.signals import exit_code
 _START_FILES = ("config.json", "classes.json")
 _REPORT_FILE = "report.html"
 _SUBMISSION = "detections_test-dev2017_test_results.json"
+# that determine the program of a step
+_COMPILED_FACTS = (
+    "ranks",
+    "backend",
+    "model",
+    "image_size",
+    "classes",
+    "batch_size",
+    "accumulate_steps",
+    "precision",
+    "use_xla",
+)
 _COMPILATION_FACTOR = 20.0  # allowed duration of the first step, as a multiple of the later ones
 
 Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not been read
@@ -284,7 +297,8 @@ class Training:
         run, state, rate = self._run, self._run.state, self._run.learning_rate
         with contextlib.ExitStack() as stack:
             if (activity := self._activity(state.step + 1)) == "compilation":
-                stack.enter_context(announced_compilation("the training step", log=run.journal.print))
+                facts = f"{device_name()} {' '.join(str(run.facts[name]) for name in _COMPILED_FACTS)}"
+                stack.enter_context(announced_compilation("the training step", facts, log=run.journal.print))
             stack.enter_context(run.stopwatch.measuring(activity))
             report = self._step(batch, rate, self._stop_request.requested)
         state.step += 1
