@@ -6,6 +6,7 @@ on kinds of changes that it was not fitted to.
 """
 
 import io
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,22 +43,24 @@ def image_statistics(image: np.ndarray) -> list[float]:
         small = cv2.resize(small, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     small = cv2.resize(small, (_SIDE, _SIDE))
     red, green, blue = cv2.split(small)
-    gray = cv2.transform(small, np.full((1, 3), 1 / 3))
+    brightness, contrast = cv2.meanStdDev(cv2.transform(small, np.full((1, 3), 1 / 3)))
     colors = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
     sharpness, structure = _sharpness(_strips(image)), _sharpness([green])
-    return np.log([gray.mean() + 8, gray.std() + 4, sharpness + 0.5, colors.mean() + 8, structure + 0.5]).tolist()
+    values = brightness.item() + 8, contrast.item() + 4, sharpness + 0.5, cv2.mean(colors)[0] + 8, structure + 0.5
+    return [*map(math.log, values)]
 
 
 def _strips(image: np.ndarray) -> list[np.ndarray]:
     """Return strips of the gray image with the losses of a JPEG file, as records have them."""
-    tops = np.linspace(0, max(len(image) - _ROWS, 0), _STRIPS).astype(int) // 8 * 8  # blocks of a JPEG
+    last = max(len(image) - _ROWS, 0) // 8  # number of a block of a JPEG
+    tops = [8 * (last * strip // (_STRIPS - 1)) for strip in range(_STRIPS)]
     gray = cv2.cvtColor(np.vstack([image[top : top + _ROWS] for top in tops]), cv2.COLOR_RGB2GRAY)
     _, content = cv2.imencode(".jpg", gray, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     return np.split(cv2.imdecode(content, cv2.IMREAD_GRAYSCALE), _STRIPS)
 
 
 def _sharpness(parts: Sequence[np.ndarray]) -> float:
-    return float(np.mean([cv2.norm(cv2.Laplacian(part, cv2.CV_16S), cv2.NORM_L1) / part.size for part in parts]))
+    return sum(cv2.norm(cv2.Laplacian(part, cv2.CV_16S), cv2.NORM_L1) / part.size for part in parts) / len(parts)
 
 
 def detection_statistics(
