@@ -56,7 +56,7 @@ def _strips(image: np.ndarray) -> list[np.ndarray]:
     tops = [8 * (last * strip // (_STRIPS - 1)) for strip in range(_STRIPS)]
     gray = cv2.cvtColor(np.vstack([image[top : top + _ROWS] for top in tops]), cv2.COLOR_RGB2GRAY)
     _, content = cv2.imencode(".jpg", gray, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return np.split(cv2.imdecode(content, cv2.IMREAD_GRAYSCALE), _STRIPS)
+    return np.split(np.asarray(cv2.imdecode(content, cv2.IMREAD_GRAYSCALE)), _STRIPS)
 
 
 def _sharpness(parts: Sequence[np.ndarray]) -> float:
@@ -145,8 +145,8 @@ class Estimator:
         halves = np.hypot(self._widening * deviations[0] * self._clean, _QUANTILE * sampling)
         low, high = np.maximum(values - halves, 0), np.minimum(values + halves, 1)
         is_trusted = bool(deviations[0] <= _MOST_DEVIATION)
-        rows = np.stack([values, low, high], axis=1).tolist()
-        return {name: Estimate(*row, is_trusted) for name, row in zip(MEASURES, rows, strict=True)}
+        rows = zip(MEASURES, values.tolist(), low.tolist(), high.tolist(), strict=True)
+        return {name: Estimate(value, left, right, is_trusted) for name, value, left, right in rows}
 
     def _scaled(self, statistics: np.ndarray) -> np.ndarray:
         return (statistics - self._first) / self._scale
