@@ -23,7 +23,7 @@ _STRIPS, _ROWS = 4, 16  # of pixels, whose sharpness is measured with the losses
 _LENGTH, _NOISE = 0.5, 0.01  # of the Gaussian process; in scaled statistics, and of the variance of AP
 _MOST_DEVIATION = 0.5  # of an estimate that is shown, as a share of the reference's AP
 _RESAMPLES = 200
-_LEAST = 0.01  # of a measure that is a divisor
+_LEAST = 0.01  # measure on the reference; a lower one is of a few detections
 _QUANTILE = 1.645  # half of the 90 % interval, in standard deviations
 
 
@@ -101,7 +101,7 @@ class Estimate(NamedTuple):
     def __str__(self) -> str:
         """Return a part of a line for the console."""
         interval = f"{self.value:.3f}, 90 % interval {self.low:.3f} to {self.high:.3f}"
-        return interval if self.is_trusted else "unknown, as they are unlike all that is known of"
+        return interval if self.is_trusted else "unknown, as too little is known of such images"
 
 
 class Estimator:
@@ -144,9 +144,9 @@ class Estimator:
         values = np.clip(self._clean * (1 + means[0]), 0, 1)
         halves = np.hypot(self._widening * deviations[0] * self._clean, _QUANTILE * sampling)
         low, high = np.maximum(values - halves, 0), np.minimum(values + halves, 1)
-        is_trusted = bool(deviations[0] <= _MOST_DEVIATION)
-        rows = zip(MEASURES, values.tolist(), low.tolist(), high.tolist(), strict=True)
-        return {name: Estimate(value, left, right, is_trusted) for name, value, left, right in rows}
+        is_trusted = (deviations[0] <= _MOST_DEVIATION) & (self._clean >= _LEAST)
+        columns = (part.tolist() for part in (values, low, high, is_trusted))
+        return {name: Estimate(*row) for name, row in zip(MEASURES, zip(*columns, strict=True), strict=True)}
 
     def _scaled(self, statistics: np.ndarray) -> np.ndarray:
         return (statistics - self._first) / self._scale
