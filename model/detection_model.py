@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from keras.initializers import Constant, Initializer, Ones, RandomNormal, RandomUniform, VarianceScaling, Zeros
 
+from model import tensorflow_cpu
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
@@ -231,19 +232,6 @@ def decaying_weights(network: keras.Model, decays: str) -> list[bool]:
     return [decays == "all" or names[id(variable)].endswith("kernel") for variable in network.trainable_variables]
 
 
-def half_squared_norm(tensor: Tensor) -> Tensor:
-    """Return half the sum of the squares, float32.
-
-    One operation in TensorFlow, which takes a millisecond to trace each, and a step has several per weight.
-    """
-    tensor = ops.cast(tensor, "float32")
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.nn.l2_loss(tensor)
-    return 0.5 * ops.sum(ops.square(tensor))
-
-
 class WeightDecay:
     """Weight decay: `coefficient` times half the squared norm of a network's kernels, or of all weights (`decays`)."""
 
@@ -257,7 +245,7 @@ class WeightDecay:
 
     def losses(self) -> dict[str, Tensor]:
         """Return `reg_l2_loss` of the weights that are trainable at this moment."""
-        halves = [half_squared_norm(weight.value) for weight in self._weights if weight.trainable]
+        halves = [tensorflow_cpu.half_squared_norm(weight.value) for weight in self._weights if weight.trainable]
         return {"reg_l2_loss": self._coefficient * sum(halves, ops.convert_to_tensor(0.0))}
 
 

@@ -17,7 +17,7 @@ from keras import ops
 
 from efficientdet.families.hyperparameters import OptimizerHyperparameters, ScheduleHyperparameters, rate_factors
 from model import tensorflow_cpu
-from model.detection_model import half_squared_norm, named_variables
+from model.detection_model import named_variables
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
@@ -271,7 +271,7 @@ def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model
 
 def squared_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the squared Euclidean norm of each gradient, [n] float32."""
-    return 2.0 * ops.stack([half_squared_norm(gradient) for gradient in gradients])
+    return 2.0 * ops.stack([tensorflow_cpu.half_squared_norm(gradient) for gradient in gradients])
 
 
 def _variable(value: np.ndarray | np.generic, name: str) -> keras.Variable:
