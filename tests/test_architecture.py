@@ -107,7 +107,7 @@ KNOWN_IN = {
         "efficientdet.prediction.annotate",
         "efficientdet.inference.image_detections",
         "efficientdet.plugins.small_devices.cvat_handler",  # runs without this project
-        "efficientdet.plugins.monitor.reference",
+        "efficientdet.plugins.monitor.estimates",
         "efficientdet.plugins.ssd.overlap_crop",
         "dataset.files.image_files",
     },
