@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import forked_programs
 import pytest
 from PIL import Image
 
@@ -260,7 +261,8 @@ def test_images_that_the_server_lacks(tmp_path, site, environment):
     assert sorted(missing.split()) == [f"{3:016x}.jpg", f"{4:016x}.jpg"]
     assert site.asked.count(f"validation/{4:016x}.jpg") == 2
     assert len(list((tmp_path / "out" / "validation").iterdir())) == 4
-    done = call({**environment, "PYTHON": sys.executable}, tmp_path, "out", "--splits=validation", "--max_images=5")
+    python = forked_programs.python()
+    done = call({**environment, "PYTHON": python}, tmp_path, "out", "--splits=validation", "--max_images=5")
     assert "1 of 5 images would be skipped" in done.stderr  # by the conversion: the other one is there now
 
 
@@ -312,9 +314,8 @@ def test_offline_is_one_line(tmp_path, environment, folder):
 
 
 def test_from_the_server_to_records(tmp_path, site, environment):
-    done = call(
-        {**environment, "PYTHON": sys.executable}, tmp_path, "out", "--splits=validation", "--classes=Zebra,Apple"
-    )
+    python = forked_programs.python()
+    done = call({**environment, "PYTHON": python}, tmp_path, "out", "--splits=validation", "--classes=Zebra,Apple")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads((tmp_path / "out" / "validation.report.json").read_text())
     assert (report["images"], report["boxes_per_class"], report["crowd_boxes"]) == (6, {"Zebra": 1, "Apple": 5}, 1)

@@ -1,10 +1,11 @@
 import errno
 import os
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 
@@ -88,14 +89,25 @@ class SecondRank(World):
 
 
 def test_a_second_training_is_refused_until_the_first_is_gone(tmp_path):
-    folder = tmp_path / "model"
-    with subprocess.Popen([sys.executable, "-c", HOLD, folder], cwd=ROOT, stdout=subprocess.PIPE) as first:
-        assert first.stdout.readline() == b"held\n"
+    folder, output = tmp_path / "model", tmp_path / "output"
+    (tmp_path / "hold.py").write_text(HOLD)
+    first = forked_programs.start(
+        [sys.executable, tmp_path / "hold.py", folder],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        output=output,
+    )
+    try:
+        while output.read_text() != "held\n":
+            assert first.poll() is None, output.read_text()
+            time.sleep(0.01)
         with pytest.raises(InputError) as refused, sole_training(str(folder), World()):
             pass
         assert str(refused.value).startswith(f"{folder}: another training (process {first.pid} on ")
         assert "\n" not in str(refused.value)
-        first.send_signal(signal.SIGKILL)
+    finally:
+        first.kill_session()
+    assert first.wait(timeout=60) == -signal.SIGKILL
     for _ in range(2):  # again in the same process: the block releases it
         with sole_training(str(folder), World()) as warning:
             assert warning == ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from miniature import miniature_detector
+from unfilled import unfilled_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
@@ -44,10 +45,9 @@ def miniature(monkeypatch):
 
 
 def test_summary_of_d0_with_random_weights():
-    restored, runtime = load_model(
-        ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90})
-    )
-    shown = summary(restored)
+    with unfilled_weights():
+        restored, runtime = load_model(replace(MODEL, overrides={"num_classes": 90}))
+        shown = summary(restored)
     assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
     parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["parameters by prefix"]))
     assert list(parts) == ["efficientnet-b0", "resample_p6", "fpn_cells", "class_net", "box_net"]
@@ -62,7 +62,8 @@ def test_summary_of_d0_with_random_weights():
     ("overrides", "names"), [({}, COCO_2017), ({"num_classes": 2}, ClassNames((1, 2), ("class 1", "class 2")))]
 )
 def test_random_weights_have_the_classes_of_coco_unless_told(overrides, names):
-    restored, _ = load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
+    with unfilled_weights():
+        restored, _ = load_model(replace(MODEL, overrides={"image_size": 64, **overrides}))
     assert restored.class_names == names
 
 

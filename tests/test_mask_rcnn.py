@@ -32,13 +32,16 @@ def detector_of(model=MODEL, *, classes=CLASSES, **overrides):
 
 @pytest.fixture(scope="module")
 def published(golden_folder):
-    return with_published_weights(detector_of(), golden_folder)
+    return with_published_weights(golden_folder)
 
 
-def with_published_weights(detector, golden_folder):
+def with_published_weights(golden_folder, **overrides):
     arrays = recipe_weights(named_shapes(golden_folder, "torchvision_maskrcnn_resnet50_fpn"), 130)
     names = ClassNames(tuple(range(1, CLASSES + 1)), tuple(f"class {number}" for number in range(CLASSES)))
-    load_weights(detector.network, Source("maskrcnn.pth", arrays, None), family=family_of(MODEL), class_names=names)
+    source = Source("maskrcnn.pth", arrays, None)
+    with keras.StatelessScope():  # draws no values that the weights replace
+        detector = detector_of(**overrides)
+        load_weights(detector.network, source, family=family_of(MODEL), class_names=names)
     return detector
 
 
@@ -55,8 +58,9 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
         source = Source("maskrcnn_resnet50_fpn_coco.pth", arrays, None)
         known = source.conventions(family)
         assert known == {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
-        detector = detector_of(classes=80, **{**known, "image_size": 64, "longer_side": 96})
-        load_weights(detector.network, source, family=family, class_names=COCO_2017)
+        with keras.StatelessScope():
+            detector = detector_of(classes=80, **{**known, "image_size": 64, "longer_side": 96})
+            load_weights(detector.network, source, family=family, class_names=COCO_2017)
         loaded.append({name: np.asarray(value) for name, value in named_variables(detector.network).items()})
     assert detector.image_size == (96, 96)
     for name, array in loaded[0].items():
@@ -186,7 +190,7 @@ def objects_of(golden, images, *, size):
 def test_the_published_losses(golden_folder):
     """The whole network in training, both samplers taking everything."""
     golden = np.load(golden_folder / "families" / "maskrcnn_train_losses.npz")
-    detector = with_published_weights(detector_of(**EVERYTHING), golden_folder)
+    detector = with_published_weights(golden_folder, **EVERYTHING)
     *levels, logits, deltas = detector.first_stage(golden["network_input"].transpose(0, 2, 3, 1), training=True)
     outputs = FirstStage(tuple(levels), logits, deltas, golden["image_sizes"])
     objects = objects_of(golden, 2, size=SIZE)

@@ -3,11 +3,11 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 import s3fs
@@ -150,8 +150,11 @@ def test_a_worker_needs_no_file_of_the_machine_that_started_it(bucket, without_v
             "import pickle, sys\nfrom dataset.conversion.convert import convert_shard\n"
             "for task in pickle.load(open(sys.argv[1], 'rb')): convert_shard(task, image_done=lambda: None)"
         )
-        environment = {**os.environ, "EFFICIENTDET_REMOTE_CACHE": str(tmp_path / "worker")}
-        subprocess.run([sys.executable, "-c", program, tmp_path / "tasks"], env=environment, cwd=ROOT, check=True)
+        (tmp_path / "worker.py").write_text(program)
+        environment = {"PYTHONPATH": str(ROOT), "EFFICIENTDET_REMOTE_CACHE": str(tmp_path / "worker")}
+        worker = [sys.executable, tmp_path / "worker.py", tmp_path / "tasks"]
+        done = forked_programs.run(worker, env=os.environ | environment, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
         assert not elsewhere.exists()
 
     monkeypatch.setattr("dataset.conversion.shards.convert_shards", on_another_machine)

@@ -41,9 +41,10 @@ def mlperf_weights(golden_folder, *, seed=110, classes=CLASSES):
 
 @pytest.fixture(scope="module")
 def golden_detector(golden_folder):
-    detector = detector_of(image_size="160x128")
     source = Source("retinanet.pth", mlperf_weights(golden_folder), None)
-    load_weights(detector.network, source, family=family_of(MODEL), class_names=names_of(CLASSES))
+    with keras.StatelessScope():  # draws no values that the weights replace
+        detector = detector_of(image_size="160x128")
+        load_weights(detector.network, source, family=family_of(MODEL), class_names=names_of(CLASSES))
     return detector
 
 
@@ -114,8 +115,9 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
         source = Source("retinanet_resnet50_fpn_coco.pth", arrays, None)
         known = source.conventions(family)
         assert known == {"batch_norm_epsilon": 0.0, "resize": "fit"}
-        detector = detector_of("retinanet-resnet50", classes=80, image_size=64, longer_side=64, **known)
-        load_weights(detector.network, source, family=family, class_names=COCO_2017)
+        with keras.StatelessScope():
+            detector = detector_of("retinanet-resnet50", classes=80, image_size=64, longer_side=64, **known)
+            load_weights(detector.network, source, family=family, class_names=COCO_2017)
         detectors.append({name: np.asarray(value) for name, value in named_variables(detector.network).items()})
     for name, array in detectors[0].items():
         np.testing.assert_array_equal(array, detectors[1][name])
@@ -184,8 +186,6 @@ def test_the_first_steps_are_those_of_torchvision():
     """From the recipe's weights on the same batches the losses fall alike: gradients and Adam are the same."""
     model, size = "retinanet-resnet18", (128, 128)
     hparams = hyperparameters_of(model, {"image_size": size})
-    detector = build_detector(hparams, num_classes=CLASSES)
-    variables = named_variables(detector.network)
     roles = {
         "kernel": "weight",
         "gamma": "weight",
@@ -194,18 +194,16 @@ def test_the_first_steps_are_those_of_torchvision():
         "moving_variance": "running_var",
     }
     shapes = {}
-    for name, variable in variables.items():
-        layer, role = name.rsplit("/", 1)
-        shape = tuple(variable.shape)
-        shapes[f"{layer.replace('/', '.')}.{roles.get(role, role)}"] = (
-            (*shape[:1:-1], *shape[:2]) if len(shape) == 4 else shape
-        )
-    load_weights(
-        detector.network,
-        Source("recipe", recipe_weights(shapes, 110), None),
-        family=family_of(model),
-        class_names=names_of(CLASSES),
-    )
+    with keras.StatelessScope():
+        detector = build_detector(hparams, num_classes=CLASSES)
+        for name, variable in named_variables(detector.network).items():
+            layer, role = name.rsplit("/", 1)
+            shape = tuple(variable.shape)
+            shapes[f"{layer.replace('/', '.')}.{roles.get(role, role)}"] = (
+                (*shape[:1:-1], *shape[:2]) if len(shape) == 4 else shape
+            )
+        source = Source("recipe", recipe_weights(shapes, 110), None)
+        load_weights(detector.network, source, family=family_of(model), class_names=names_of(CLASSES))
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step, found = build_train_step(detector, optimizer, None, compiled=False), []

@@ -5,8 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import forked_programs
 import pytest
 from heeded_signals import heeding_ctrl_c
 
@@ -91,6 +93,8 @@ def test_the_one_who_listened_before_hears_again():
 
 # --- a training, which first saves
 
+TRAINING = {**os.environ, "PYTHONPATH": str(ROOT)}
+
 
 def stopping_training(*, unsaved, then=BUSY, ranks=1):
     return (
@@ -101,16 +105,39 @@ def stopping_training(*, unsaved, then=BUSY, ranks=1):
     )
 
 
-def test_where_nothing_is_lost_a_training_ends_soon():
-    assert ended(["-c", stopping_training(unsaved=0)], signal.SIGTERM) == (
+def ended_training(folder, program, *signals, pause=0.8):
+    """Return what `ended` does; in a fork, as the packages of a training take seconds to import."""
+    (folder / "training.py").write_text(program)
+    output, errors = folder / "output", folder / "errors"
+    process = forked_programs.ForkedProgram(
+        [sys.executable, folder / "training.py"], env=TRAINING, cwd=ROOT, stdout=output, stderr=errors
+    )
+    try:
+        while output.read_text() != "busy\n":
+            assert process.poll() is None, errors.read_text()
+            time.sleep(0.01)
+        for number in signals[:-1]:
+            process.send_signal(number)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=pause)
+        process.send_signal(signals[-1])
+        code = process.wait(timeout=60)
+    finally:
+        process.kill_session()
+    assert "Traceback" not in errors.read_text()
+    return code, output.read_text().removeprefix("busy\n"), errors.read_text()
+
+
+def test_where_nothing_is_lost_a_training_ends_soon(tmp_path):
+    assert ended_training(tmp_path, stopping_training(unsaved=0), signal.SIGTERM) == (
         143,
         "",
         "stop requested: saved after step 7; --resume=auto, the default, resumes from there\n",
     )
 
 
-def test_a_second_signal_ends_at_once_and_the_first_says_so():
-    code, _, errors = ended(["-c", stopping_training(unsaved=3)], signal.SIGTERM, signal.SIGINT)
+def test_a_second_signal_ends_at_once_and_the_first_says_so(tmp_path):
+    code, _, errors = ended_training(tmp_path, stopping_training(unsaved=3), signal.SIGTERM, signal.SIGINT)
     assert code == 130
     first, second = errors.splitlines()
     assert re.fullmatch(
@@ -119,8 +146,8 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
     assert second == "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"
 
 
-def test_several_ranks_wait_for_a_first_step_and_say_so():
-    code, _, errors = ended(["-c", stopping_training(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
+def test_several_ranks_wait_for_a_first_step_and_say_so(tmp_path):
+    code, _, errors = ended_training(tmp_path, stopping_training(unsaved=0, ranks=2), signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert errors.splitlines() == [
         "stop requested: saving after the current step; send the signal again to exit immediately",
@@ -128,18 +155,13 @@ def test_several_ranks_wait_for_a_first_step_and_say_so():
     ]
 
 
-def test_one_ctrl_c_that_comes_twice_is_one():
+def test_one_ctrl_c_that_comes_twice_is_one(tmp_path):
     then = (
         "import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n"
         "    print(stop_request.requested)"
     )
-    done = subprocess.run(
-        heeding_ctrl_c([sys.executable, "-c", stopping_training(unsaved=3, then=then)]),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    (tmp_path / "training.py").write_text(stopping_training(unsaved=3, then=then))
+    done = forked_programs.run([sys.executable, tmp_path / "training.py"], env=TRAINING, cwd=ROOT, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
