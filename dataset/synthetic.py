@@ -145,7 +145,7 @@ class Scene:
     def __init__(self, ground: np.ndarray, unit: float):
         self.pixels = ground  # [h, w, 3] uint8
         self.unit = unit  # pixels
-        self._shown = np.full(ground.shape[:2], -1)
+        self._shown: np.ndarray = np.full(ground.shape[:2], -1)
         self._objects: list[tuple[Kind, bool, int]] = []  # and the pixels of each, also those hidden or outside
 
     def place(self, kind: Kind, sprite: Image.Image, *, crowd: bool, random: np.random.Generator) -> bool:
@@ -165,7 +165,7 @@ class Scene:
                 self._is_visible(shown == number, objects[number][2]) for number in touched
             ):
                 self._shown, self._objects = shown, objects
-                color, opacity = np.split(np.asarray(layer) / np.float32((1, 1, 1, 255)), [3], axis=-1)
+                color, opacity = np.split(np.asarray(layer) / np.array([1, 1, 1, 255], np.float32), [3], axis=-1)
                 self.pixels = (self.pixels * (1 - opacity) + color * opacity + 0.5).astype(np.uint8)
                 return True
         return False
