@@ -16,13 +16,9 @@ __version__: str
 
 def compare(
     models: collections.abc.Sequence[str | os.PathLike[str]],
-    val_file_pattern: str | os.PathLike[str] | None = None,
+    val_file_pattern: str | os.PathLike[str],
     *,
     output_dir: str | os.PathLike[str],
-    images: str | os.PathLike[str] | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    format: str | os.PathLike[str] | None = None,
-    max_bad_fraction: float | None = None,
     val_json_file: str | os.PathLike[str] | None = None,
     common_classes: bool | None = None,
     eval_samples: int | None = None,
@@ -30,12 +26,12 @@ def compare(
 ) -> efficientdet.operations.results.ComparisonResult:
     """Compare two or more detectors on the same images, as compare.py does.
 
-    The other arguments are flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
+    The other arguments are flags of compare.py, such as `common_classes`.
 
     Args:
         models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
             others are compared with the first.
-        val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
+        val_file_pattern: folder that `convert` wrote, or a glob of records.
         output_dir: folder for compare.html and compare.json.
 
     Returns:
@@ -99,10 +95,6 @@ def evaluate(
     hparams: str | os.PathLike[str] | collections.abc.Mapping[str, typing.Any] | None = None,
     class_names: str | os.PathLike[str] | None = None,
     weights: str | os.PathLike[str] | None = None,
-    images: str | os.PathLike[str] | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    format: str | os.PathLike[str] | None = None,
-    max_bad_fraction: float | None = None,
     val_json_file: str | os.PathLike[str] | None = None,
     results: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
@@ -116,10 +108,9 @@ def evaluate(
     store_thresholds: bool | None = None,
     calibrate_scores: bool | None = None,
 ) -> efficientdet.operations.results.EvaluationResult | None:
-    """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
+    """Evaluate a checkpoint, an exported file or results on TFRecords, as eval.py does.
 
-    The other arguments are flags of eval.py, such as `report`, or `images` and `annotations` instead of
-    `val_file_pattern`.
+    The other arguments are flags of eval.py, such as `report`.
 
     Args:
         ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).

@@ -1,5 +1,6 @@
 """Batch normalization with float32 moments under any dtype policy, by the fused kernel if the backend has one."""
 
+import math
 from collections.abc import Callable
 
 import keras
@@ -51,7 +52,7 @@ def _fused(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Ten
         is_training=learns,
     )
     if learns:
-        values = inputs.shape.num_elements() or tf.cast(tf.size(inputs), tf.float32)
+        values = tf.cast(tf.size(inputs), tf.float32) if None in inputs.shape else math.prod(inputs.shape)
         mean, variance = of_batch[0], of_batch[1] * (1.0 - inputs.shape[-1] / values)  # the kernel's is unbiased
     return outputs, mean, variance
 
