@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_MODEL, _SIZE, _MULTIPLY_ADDS = "efficientdet-d0", [512, 512], 2.5e9  # the published model; hyperparameters change it
-_PRECISIONS = {"mixed_float16": ("amp", "FP16"), "float32": ("tf32", "TF32")}
+_PUBLISHED = ("efficientdet-d0", [512, 512])
+_MULTIPLY_ADDS = 2.5e9  # of the published model; hyperparameters change it
+_PRECISIONS = {"mixed_float16": "amp", "float32": "tf32"}
+_TIMES = ("mean", "p50", "p90", "p95", "p99")
+_HEAD = f"| batch | images/s | {' ms | '.join(_TIMES)} ms | reference, A100: images/s | ratio |"
 
 
 def published_figures(**values: str) -> list[dict[str, str]]:
@@ -25,41 +28,25 @@ def published_figures(**values: str) -> list[dict[str, str]]:
 
 def table(reports: list[dict]) -> list[str]:
     """Return the table in Markdown; end to end, uint8 images to detections."""
-    reports = sorted(reports, key=lambda report: report["batch_size"])
-    published = [_published(report) for report in reports]
-    heads = ["batch", "images/s", "mean ms", "p50", "p90", "p95", "p99", "network ms"]
-    if any(published):
-        heads += [f"reference, A100 {_PRECISIONS[reports[0]['precision']][1]}: ms", "images/s", "ratio of images/s"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for report, reference in zip(reports, published, strict=True):
-        latency = report["latency_ms"]
-        rate = 1000 * report["batch_size"] / latency["end_to_end"]["mean"]
-        cells = [str(report["batch_size"]), f"{rate:.1f}"]
-        cells += [f"{latency['end_to_end'][name]:.2f}" for name in ("mean", "p50", "p90", "p95", "p99")]
-        cells.append(f"{latency['network']['p50']:.2f}" if "network" in latency else "-")
-        if reference:
-            latency_ms, images_per_second = float(reference["latency_ms"]), float(reference["images_per_second"])
-            cells += [f"{latency_ms:.2f}", f"{images_per_second:g}", f"{rate / images_per_second:.2f}"]
-        lines.append(f"| {' | '.join(cells + ['-'] * (len(heads) - len(cells)))} |")
-    first = reports[0]
-    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
-    setting = ", ".join(str(first[name]) for name in ("model", "image_size", "device", "runtime", "precision"))
-    lines += ["", f"{setting}; {versions}"]
-    if not any(published):
-        lines.append(
-            "no published figures of this work: the reference's are of efficientdet-d0 at 512 x 512 in FP16 and TF32"
-        )
-    return lines
+    lines = [_HEAD, "|" + "---|" * (_HEAD.count("|") - 1)]
+    for report in sorted(reports, key=lambda report: report["batch_size"]):
+        latency, reference = report["latency_ms"]["end_to_end"], _published(report)
+        rate = 1000 * report["batch_size"] / latency["mean"]
+        times = " | ".join(f"{latency[name]:.2f}" for name in _TIMES)
+        compared = f"{reference:g} | {rate / reference:.2f}" if reference else "- | -"
+        lines.append(f"| {report['batch_size']} | {rate:.1f} | {times} | {compared} |")
+    names = ("model", "image_size", "device", "runtime", "precision", "versions")
+    return [*lines, "", ", ".join(str(reports[0][name]) for name in names)]
 
 
-def _published(report: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the reference's figures of the same work on an A100: model, input size, precision and batch size."""
-    work = report.get("multiply_adds_per_image", _MULTIPLY_ADDS)
-    is_equal = report["model"] == _MODEL and report["image_size"] == _SIZE and abs(work / _MULTIPLY_ADDS - 1) < 0.1
-    if not is_equal or report["precision"] not in _PRECISIONS:
+def _published(report: Mapping[str, Any]) -> float | None:
+    """Return the reference's images/s of the same work on an A100: model, input size, precision and batch size."""
+    work = report["multiply_adds_per_image"] / _MULTIPLY_ADDS
+    if (report["model"], report["image_size"]) != _PUBLISHED or abs(work - 1) > 0.1:
         return None
-    work_of = {"precision": _PRECISIONS[report["precision"]][0], "batch_size": str(report["batch_size"])}
-    return next(iter(published_figures(model=_MODEL, mode="inference", gpu="A100", **work_of)), None)
+    values = {"precision": _PRECISIONS.get(report["precision"], ""), "batch_size": str(report["batch_size"])}
+    rows = published_figures(model=report["model"], mode="inference", gpu="A100", **values)
+    return float(rows[0]["images_per_second"]) if rows else None
 
 
 if __name__ == "__main__":

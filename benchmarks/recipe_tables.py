@@ -12,11 +12,11 @@ from program_support.atomic_files import write_text
 MEASURES = ("AP", "AP50")
 NONE = "-"
 EXPLANATION = (
-    "AP and AP50: mean over the seeds ± standard error (number of seeds) [95 % interval over the images, mean over the "
-    "seeds, if all have one]. Mean: over the data sets. Difference: to the baseline, on the data sets of both; "
-    "compare.py has its 95 % interval over the images. SE by seeds: standard error of the difference on these data "
-    "sets; the variance between seeds is pooled over the recipes, for each data set. SE by sets: standard error over "
-    "the data sets, which also holds for others. Minutes and CPU seconds: mean of a training, its evaluations included."
+    "AP and AP50: mean over the seeds ± standard error (number of seeds). Mean: over the data sets. Difference: to the "
+    "baseline, on the data sets of both; compare.py has its 95 % interval over the images. SE by seeds: standard error "
+    "of the difference on these data sets; the variance between seeds is pooled over the recipes, for each data set. "
+    "SE by sets: standard error over the data sets, which also holds for others. Minutes and CPU seconds: mean of a "
+    "training, its evaluations included."
 )
 
 Values = Mapping[str, Mapping[str, np.ndarray]]  # by recipe and data set: one value per seed
@@ -80,7 +80,7 @@ def comparison(
         rows.append(
             [
                 recipe,
-                *(_with_error(values[recipe].get(name), _intervals(of_recipe, name, split, measure)) for name in sets),
+                *(_with_error(values[recipe].get(name)) for name in sets),
                 _shown(float(np.mean([by_data_set.mean() for by_data_set in values[recipe].values()]))),
                 NONE if change is None else _shown(change.mean, "+.4f"),
                 *([NONE] * 2 if change is None else map(_shown, change[1:])),
@@ -91,19 +91,11 @@ def comparison(
     return [measure, *sets, "mean", "difference", "SE by seeds", "SE by sets", "minutes", "CPU s"], rows
 
 
-def _intervals(cells: Sequence[Mapping[str, Any]], data_set: str, split: str, measure: str) -> list[Sequence[float]]:
-    """Return the interval of a measure of each cell on a data set that has one."""
-    measured = [cell[split] for cell in cells if cell["data_set"] == data_set and split in cell]
-    by_measure = [one["intervals"]["numbers"] for one in measured if one.get("intervals")]
-    return [ends[measure] for ends in by_measure if measure in ends]
-
-
-def _with_error(values: np.ndarray | None, intervals: Sequence[Sequence[float]]) -> str:
+def _with_error(values: np.ndarray | None) -> str:
     if values is None:
         return NONE
     error = f" ± {standard_error(values):.4f}" if len(values) > 1 else ""
-    ends = " [{:.3f}, {:.3f}]".format(*np.mean(intervals, axis=0)) if len(intervals) == len(values) else ""
-    return f"{values.mean():.4f}{error} ({len(values)}){ends}"
+    return f"{values.mean():.4f}{error} ({len(values)})"
 
 
 def _shown(value: float, form: str = ".4f") -> str:

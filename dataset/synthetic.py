@@ -9,6 +9,7 @@ Lengths are in units of 1/128 of the longer side of the image, pixels of a netwo
 
 import colorsys
 import io
+import itertools
 import json
 import math
 import zlib
@@ -24,10 +25,11 @@ import numpy as np
 from absl import flags
 from PIL import Image, ImageDraw
 
+from dataset.input.tiling import MIN_TILE, is_tile_size
 from object_detection.coco.run_length_masks import mask_bounds, run_lengths
 from program_support import command_line
 from program_support.atomic_files import report_write_errors, write_bytes, write_text
-from program_support.checked_fields import CountOrZero
+from program_support.checked_fields import Count, CountOrZero
 from program_support.claimed_outputs import claim_folder
 from program_support.command_line import define_flag
 from program_support.errors import InputError
@@ -47,6 +49,11 @@ def _circle(radius: float) -> np.ndarray:
     return radius * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
+def _polygon(points: str) -> np.ndarray:
+    """Return the points [n, 2] of a polygon as SVG writes them: x,y x,y .."""
+    return np.array([point.split(",") for point in points.split()], float)
+
+
 _RAYS = np.tile([1.0, 0.48], 5)[:, None] * _circle(1.0)[:: 48 // 10][:10]
 
 
@@ -59,7 +66,7 @@ class Kind(NamedTuple):
     aspect: float  # height by width
     tilt: float  # maximum rotation in degrees, in both directions
     hue: tuple[float, float]
-    polygons: tuple[tuple[np.ndarray | list[tuple[float, float]], float], ...]
+    polygons: tuple[tuple[np.ndarray, float], ...]
 
 
 KINDS = (
@@ -71,7 +78,7 @@ KINDS = (
         0.55,
         17,
         (0.0, 0.1),
-        (([(-0.3, 0), (-1, -0.8), (-1, 0.8)], 0.6), (_circle(1.0) * (0.8, 0.7) + (0.2, 0), 0.9)),
+        ((_polygon("-0.3,0 -1,-0.8 -1,0.8"), 0.6), (_circle(1.0) * (0.8, 0.7) + (0.2, 0), 0.9)),
     ),
     Kind(
         4,
@@ -80,7 +87,7 @@ KINDS = (
         1.8,
         3,
         (0.28, 0.42),
-        (([(-0.18, 0.5), (0.18, 0.5), (0.18, 1), (-0.18, 1)], 0.25), ([(-1, 0.7), (1, 0.7), (0, -1)], 0.5)),
+        ((_polygon("-0.18,0.5 0.18,0.5 0.18,1 -0.18,1"), 0.25), (_polygon("-1,0.7 1,0.7 0,-1"), 0.5)),
     ),
     Kind(
         7,
@@ -89,49 +96,47 @@ KINDS = (
         0.25,
         7,
         (0.0, 1.0),
-        (([(-1, -1), (0.55, -1), (0.55, 1), (-1, 1)], 0.8), ([(0.55, -1), (0.55, 1), (1, 0)], 0.4)),
+        ((_polygon("-1,-1 0.55,-1 0.55,1 -1,1"), 0.8), (_polygon("0.55,-1 0.55,1 1,0"), 0.4)),
     ),
     Kind(9, "star", (20, 34), 1.0, 180, (0.11, 0.16), ((_RAYS, 0.65), (0.7 * _RAYS, 0.95))),
 )
 _IN_GROUPS = KINDS[1]
 
 
-def draw_sprite(kind: Kind, *, side: float, random: np.random.Generator) -> np.ndarray:
-    """Draw one object whose longer side has `side` pixels: [rows, columns, 4] uint8, cropped to its opaque pixels."""
+def draw_sprite(kind: Kind, *, side: float, random: np.random.Generator) -> Image.Image:
+    """Draw one object whose longer side has `side` pixels, in RGBA, cropped to its opaque pixels."""
     aspect = kind.aspect * math.exp(random.normal(0, 0.06))
     half = np.array([min(1, 1 / aspect), min(1, aspect)]) * side * _OVERSAMPLING / 2
     sprite = Image.new("RGBA", tuple(np.ceil(2 * half).astype(int).tolist()))
     hue, saturation = random.uniform(*kind.hue) % 1.0, random.uniform(0.7, 0.95)
     for points, value in kind.polygons:
         color = np.multiply(colorsys.hsv_to_rgb(hue, saturation, value * random.uniform(0.9, 1.05)), 255).astype(int)
-        ImageDraw.Draw(sprite).polygon(((np.array(points) + 1) * half).ravel().tolist(), fill=(*color.tolist(), 255))
+        ImageDraw.Draw(sprite).polygon(((points + 1) * half).ravel().tolist(), fill=(*color.tolist(), 255))
     if random.random() < 0.5:
         sprite = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     standing = 90 * (kind.aspect < _ELONGATED and random.random() < 0.5)
     sprite = sprite.rotate(random.uniform(-kind.tilt, kind.tilt) + standing, Image.Resampling.BILINEAR, expand=True)
-    return _cropped(np.asarray(sprite.reduce(_OVERSAMPLING)))
+    return _cropped(sprite.reduce(_OVERSAMPLING))
 
 
-def _draw_group(*, unit: float, random: np.random.Generator) -> np.ndarray:
+def _draw_group(*, unit: float, random: np.random.Generator) -> Image.Image:
     """Draw many objects, too small to annotate separately, as one sprite."""
     rows, columns = (random.uniform([28, 36], [44, 60]) * unit).astype(int).tolist()
     group = Image.new("RGBA", (columns, rows))
     for _ in range(int(random.integers(14, 26))):
-        sprite = Image.fromarray(draw_sprite(_IN_GROUPS, side=random.uniform(8, 11) * unit, random=random))
+        sprite = draw_sprite(_IN_GROUPS, side=random.uniform(8, 11) * unit, random=random)
         room = columns - sprite.width, rows - sprite.height
         group.alpha_composite(sprite, tuple(random.integers(0, np.add(room, 1)).tolist()))
-    return _cropped(np.asarray(group))
+    return _cropped(group)
 
 
-def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """Return the box (x, y, width, height) of the set pixels; zeros if there are none."""
-    top, left, bottom, right = mask_bounds(mask)
-    return left, top, right - left, bottom - top
+def _solid(sprite: Image.Image) -> np.ndarray:
+    return np.asarray(sprite)[..., 3] >= 128
 
 
-def _cropped(sprite: np.ndarray) -> np.ndarray:
-    left, top, columns, rows = _extent(sprite[..., 3] >= 128)
-    return sprite[top : top + rows, left : left + columns]
+def _cropped(sprite: Image.Image) -> Image.Image:
+    top, left, bottom, right = mask_bounds(_solid(sprite))
+    return sprite.crop((left, top, right, bottom))
 
 
 class Scene:
@@ -140,33 +145,33 @@ class Scene:
     def __init__(self, ground: np.ndarray, unit: float):
         self.pixels = ground  # [h, w, 3] uint8
         self.unit = unit  # pixels
-        self._shown = np.full(ground.shape[:2], -1, np.int32)
-        self._full_counts: list[int] = []  # pixels of each object, including those hidden or outside
-        self._kinds: list[tuple[Kind, bool]] = []
+        self._shown = np.full(ground.shape[:2], -1)
+        self._objects: list[tuple[Kind, bool, int]] = []  # and the pixels of each, also those hidden or outside
 
-    def place(self, kind: Kind, sprite: np.ndarray, *, crowd: bool, random: np.random.Generator) -> bool:
-        """Place a sprite [rows, columns, 4] uint8 at random; return False if all positions hide too much of others."""
-        (rows, columns), (height, width) = sprite.shape[:2], self.pixels.shape[:2]
-        counts = [*self._full_counts, int((sprite[..., 3] >= 128).sum())]
+    def place(self, kind: Kind, sprite: Image.Image, *, crowd: bool, random: np.random.Generator) -> bool:
+        """Place an RGBA sprite at random; return False if all positions hide too much of others."""
+        (columns, rows), (height, width) = sprite.size, self._shown.shape
+        placed = (kind, crowd, int(_solid(sprite).sum()))
+        objects = [*self._objects, placed]
         for _ in range(_ATTEMPTS):
             top = int(random.integers(-rows // 4, height - rows * 3 // 4 + 1))
             left = int(random.integers(-columns // 4, width - columns * 3 // 4 + 1))
-            y, x = slice(max(top, 0), min(top + rows, height)), slice(max(left, 0), min(left + columns, width))
-            part = sprite[y.start - top : y.stop - top, x.start - left : x.stop - left]
-            solid, shown = part[..., 3] >= 128, self._shown.copy()
-            shown[y, x][solid] = len(self._kinds)
-            touched = {*np.unique(self._shown[y, x]).tolist(), len(self._kinds)} - {-1}
-            if solid.sum() >= _LEAST_INSIDE * counts[-1] and all(
-                min(_extent(seen)[2:]) >= _LEAST_SIDE * self.unit and seen.sum() >= _LEAST_SEEN * counts[number]
-                for number in touched
-                for seen in [shown == number]
+            layer = Image.new("RGBA", (width, height))
+            layer.paste(sprite, (left, top))
+            solid = _solid(layer)
+            shown = np.where(solid, len(self._objects), self._shown)
+            touched = {*self._shown[solid].tolist(), len(self._objects)} - {-1}
+            if solid.sum() >= _LEAST_INSIDE * placed[2] and all(
+                self._is_visible(shown == number, objects[number][2]) for number in touched
             ):
-                self._shown, self._full_counts = shown, counts
-                self._kinds.append((kind, crowd))
-                opacity = part[..., 3:] / np.float32(255)
-                self.pixels[y, x] = self.pixels[y, x] * (1 - opacity) + part[..., :3] * opacity + 0.5
+                self._shown, self._objects = shown, objects
+                color, opacity = np.split(np.asarray(layer) / np.float32((1, 1, 1, 255)), [3], axis=-1)
+                self.pixels = (self.pixels * (1 - opacity) + color * opacity + 0.5).astype(np.uint8)
                 return True
         return False
+
+    def _is_visible(self, seen: np.ndarray, full_count: int) -> bool:
+        return min(_extent(seen)[2:]) >= _LEAST_SIDE * self.unit and seen.sum() >= _LEAST_SEEN * full_count
 
     def annotations(self) -> list[dict]:
         """Return the objects in COCO format without ids, with run lengths of the visible pixels."""
@@ -178,9 +183,15 @@ class Scene:
                 "iscrowd": int(crowd),
                 "segmentation": run_lengths(seen),
             }
-            for number, (kind, crowd) in enumerate(self._kinds)
+            for number, (kind, crowd, _) in enumerate(self._objects)
             for seen in [self._shown == number]
         ]
+
+
+def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Return the box (x, y, width, height) of the set pixels; zeros if there are none."""
+    top, left, bottom, right = mask_bounds(mask)
+    return left, top, right - left, bottom - top
 
 
 def _draw_ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
@@ -224,75 +235,46 @@ def draw_data_set(
     Raises:
         InputError: a file cannot be written.
     """
-    if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
-        raise InputError(
-            f"drawing {images} images of {image_size[1]}x{image_size[0]} with seed {seed}; expected at "
-            "least one image per split, sides of at least 32 and a seed of at least 0"
-        )
     folder = Path(folder)
+    categories = [{"id": kind.category_id, "name": kind.name, "supercategory": "drawn"} for kind in KINDS]
+    image_ids = itertools.count(1)
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in ("annotations", *images):
-        claim_folder(folder / name)  # others' images may have the same names
-    first_id = 1
-    for split, count in images.items():
-        coco = _draw_split(
-            folder / split,
-            range(first_id, first_id + count),
-            image_size=image_size,
-            seeds=[seed, zlib.crc32(split.encode())],
-        )
-        path = folder / "annotations" / f"instances_{split}.json"
-        with report_write_errors(path):
-            write_text(path, json.dumps(coco) + "\n")
-        first_id += count
-
-
-def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], seeds: list[int]) -> dict:
-    """Write the JPEGs of one split and return COCO's dictionary."""
-    images: list[dict] = []
-    annotations: list[dict] = []
-    for number, image_id in enumerate(image_ids):
-        random = np.random.default_rng([*seeds, number])
-        height, width = (round(side * random.uniform(0.8, 1.25)) for side in image_size)
-        pixels, objects = draw_image((height, width), random)
-        file_name = f"{image_id:06d}.jpg"
-        Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
-        with report_write_errors(folder / file_name):
-            # Written by Python, because Pillow does not detect partial writes.
-            write_bytes(folder / file_name, encoded.getvalue())
-        images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
-        for entry in objects:
-            annotations.append({"id": len(annotations) + 1, "image_id": image_id, **entry})
-    categories = [{"id": kind.category_id, "name": kind.name, "supercategory": "drawn"} for kind in KINDS]
-    return {"images": images, "annotations": annotations, "categories": categories}
+        for name in ("annotations", *images):
+            claim_folder(folder / name)  # others' images may have the same names
+        for split, count in images.items():
+            entries: list[dict] = []
+            annotations: list[dict] = []
+            for number, image_id in zip(range(count), image_ids, strict=False):
+                random = np.random.default_rng([seed, zlib.crc32(split.encode()), number])
+                height, width = (round(side * random.uniform(0.8, 1.25)) for side in image_size)
+                pixels, objects = draw_image((height, width), random)
+                file_name = f"{image_id:06d}.jpg"
+                Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
+                write_bytes(folder / split / file_name, encoded.getvalue())  # Pillow does not detect partial writes
+                entries.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
+                for entry in objects:
+                    annotations.append({"id": len(annotations) + 1, "image_id": image_id, **entry})
+            coco = {"images": entries, "annotations": annotations, "categories": categories}
+            write_text(folder / "annotations" / f"instances_{split}.json", json.dumps(coco) + "\n")
 
 
 def _define_flags() -> None:
     flags.DEFINE_string("output_dir", None, "Output folder for the data set.", required=True)
-    define_flag("train_images", CountOrZero, 1000, "Number of images in the train split.")
-    define_flag("val_images", CountOrZero, 200, "Number of images in the val split.")
+    define_flag("train_images", Count, 1000, "Number of images in the train split.")
+    define_flag("val_images", Count, 200, "Number of images in the val split.")
     flags.DEFINE_string("image_size", "128", "Typical image size in pixels: one side, or WIDTHxHEIGHT such as 640x480.")
     define_flag("seed", CountOrZero, 0, "Random seed; the same seed generates the same files, byte for byte.")
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    """Return (height, width)."""
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise InputError(f"--image_size={text}: expected one side, or WIDTHxHEIGHT such as 640x480")
-    return int(sides[-1]), int(sides[0])
 
 
 def main() -> None:
     """Generate the data set that the flags describe."""
     values = flags.FLAGS
-    draw_data_set(
-        values.output_dir,
-        images={"train": values.train_images, "val": values.val_images},
-        image_size=_parse_size(values.image_size),
-        seed=values.seed,
-    )
+    if not is_tile_size(values.image_size):
+        raise InputError(f"--image_size={values.image_size}: expected one side of at least {MIN_TILE}, or WIDTHxHEIGHT")
+    sides = [int(side) for side in values.image_size.lower().split("x")]
+    images = {"train": values.train_images, "val": values.val_images}
+    draw_data_set(values.output_dir, images=images, image_size=(sides[-1], sides[0]), seed=values.seed)
     print(f"drew {values.train_images} + {values.val_images} images into {values.output_dir}")
 
 

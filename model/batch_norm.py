@@ -31,8 +31,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         normalize = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
         outputs, mean, variance = normalize(self, inputs, learns)
         if learns:
-            self.moving_mean.assign(self.moving_mean * self.momentum + mean * (1.0 - self.momentum))
-            self.moving_variance.assign(self.moving_variance * self.momentum + variance * (1.0 - self.momentum))
+            _approach(self.moving_mean, mean, 1.0 - self.momentum)
+            _approach(self.moving_variance, variance, 1.0 - self.momentum)
         return outputs
 
 
@@ -40,24 +40,29 @@ def _fused(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Ten
     import tensorflow as tf
 
     # The kernel takes 16-bit images with float32 parameters, so the policy's automatic casts are undone.
-    parameters = [
-        _float32(variable) for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
-    ]
-    gamma, beta, mean, variance = parameters
-    empty = tf.zeros([0])
-    outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+    mean, variance = (tf.zeros([0]),) * 2 if learns else (_float32(layer.moving_mean), _float32(layer.moving_variance))
+    outputs, *of_batch = tf.raw_ops.FusedBatchNormV3(
         x=inputs,
-        scale=gamma,
-        offset=beta,
-        mean=empty if learns else mean,
-        variance=empty if learns else variance,
+        scale=_float32(layer.gamma),
+        offset=_float32(layer.beta),
+        mean=mean,
+        variance=variance,
         epsilon=layer.epsilon,
         is_training=learns,
     )
     if learns:
-        count = tf.cast(tf.reduce_prod(tf.shape(inputs)[:3]), tf.float32)
-        variance = variance * tf.maximum(count - 1.0, 1.0) / count  # the kernel returns the unbiased one
+        values = inputs.shape.num_elements() or tf.cast(tf.size(inputs), tf.float32)
+        mean, variance = of_batch[0], of_batch[1] * (1.0 - inputs.shape[-1] / values)  # the kernel's is unbiased
     return outputs, mean, variance
+
+
+def _approach(running: keras.Variable, of_batch: Tensor, share: float) -> None:
+    """Move running statistics by a share of the way to those of a batch."""
+    change = (of_batch - running.value) * share
+    if keras.backend.backend() == "tensorflow":  # where Keras's addition is three operations, in a hundred layers
+        running.value.assign_add(change, read_value=False)
+    else:
+        running.assign_add(change)
 
 
 def _by_moments(layer: BatchNormalization, inputs: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:

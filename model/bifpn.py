@@ -110,14 +110,13 @@ class NearestResize(keras.layers.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Resize [B, h, w, F] to [B, H, W, F]."""
-        outputs = inputs
-        for axis, target in zip((1, 2), self.size, strict=True):
-            source = inputs.shape[axis]
-            if target % source == 0:
-                outputs = ops.repeat(outputs, target // source, axis=axis)
-            else:
-                outputs = ops.take(outputs, self.source_rows(source, target), axis=axis)
-        return outputs
+        (height, width), channels = inputs.shape[1:3], inputs.shape[3]
+        (rows, row_rest), (columns, column_rest) = map(divmod, self.size, (height, width))
+        if row_rest == column_rest == 0:
+            cells = ops.reshape(inputs, (-1, height, 1, width, 1, channels))
+            return ops.reshape(ops.tile(cells, (1, 1, rows, 1, columns, 1)), (-1, *self.size, channels))
+        outputs = ops.take(inputs, self.source_rows(height, self.size[0]), axis=1)
+        return ops.take(outputs, self.source_rows(width, self.size[1]), axis=2)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return [B, H, W, F] for inputs [B, h, w, F]."""

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from keras.initializers import Constant, Initializer, Ones, RandomNormal, RandomUniform, VarianceScaling, Zeros
 
+from model import tensorflow_cpu
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
@@ -244,8 +245,8 @@ class WeightDecay:
 
     def losses(self) -> dict[str, Tensor]:
         """Return `reg_l2_loss` of the weights that are trainable at this moment."""
-        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._weights if weight.trainable]
-        return {"reg_l2_loss": 0.5 * self._coefficient * sum(squares, ops.convert_to_tensor(0.0))}
+        halves = [tensorflow_cpu.half_squared_norm(weight.value) for weight in self._weights if weight.trainable]
+        return {"reg_l2_loss": self._coefficient * sum(halves, ops.convert_to_tensor(0.0))}
 
 
 _TRUNCATED = 0.8796256610342398  # standard deviation of the standard normal distribution between -2 and 2

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 from other_family import OtherFamily
+from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import letterbox
@@ -21,13 +22,13 @@ from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyper
 from efficientdet.inference.checkpoint_model import build_predict
 from efficientdet.operations import benchmark_model as module
 from efficientdet.operations.benchmark_model import (
-    Images,
     Run,
     benchmark,
     figures,
-    latency_of,
+    latency_ms,
     log_values,
     measure_detector,
+    random_inputs,
     timed_runs,
 )
 from efficientdet.options.export import InspectOptions
@@ -65,7 +66,7 @@ def miniature(monkeypatch):
     ],
 )
 def test_mean_and_percentiles_by_hand(seconds, expected):
-    assert latency_of(list(seconds)) == pytest.approx(expected)
+    assert [*latency_ms([0.001 * value for value in seconds]).values()] == pytest.approx(expected)
 
 
 def test_first_run_is_kept_apart_and_the_warm_up_is_dropped():
@@ -95,8 +96,8 @@ def test_figures_and_log_values_by_hand():
 
 
 def test_images_are_drawn_anew():
-    images = Images(None, size=(64, 96), batch_size=2)
-    (first, sizes, scales), (second, *_) = images.batch(), images.batch()
+    inputs = random_inputs((64, 96), 2)
+    (first, sizes, scales), (second, *_) = next(inputs), next(inputs)
     assert first.shape == (2, 64, 96, 3)
     assert first.dtype == np.uint8
     assert (first != second).mean() > 0.9
@@ -105,23 +106,26 @@ def test_images_are_drawn_anew():
     np.testing.assert_array_equal(scales, np.ones((2, 2)))
 
 
-def test_a_photograph_is_boxed_and_repeated():
-    photograph = np.full((32, 16, 3), 200, np.uint8)
-    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2, resize=letterbox((64, 64))).batch()
-    np.testing.assert_array_equal(sizes, [[64, 32]] * 2)
-    np.testing.assert_array_equal(scales, [[0.5, 0.5]] * 2)
-    assert (images[:, :, :32] == 200).all()
-    assert not images[:, :, 32:].any()
+def test_a_photograph_is_boxed_and_repeated(tmp_path):
+    Image.new("RGB", (16, 32), (200, 200, 200)).save(tmp_path / "a.png")
+    options = InspectOptions(batch_size=2, input_image=str(tmp_path / "a.png"))
+    inputs, photographs = module._inputs(options, (64, 64), lambda: letterbox((64, 64)))
+    assert [image.shape for image in next(photographs)] == [(32, 16, 3)] * 2
+    for images, sizes, scales in (next(inputs), next(inputs)):
+        np.testing.assert_array_equal(sizes, [[64, 32]] * 2)
+        np.testing.assert_array_equal(scales, [[0.5, 0.5]] * 2)
+        assert (images[:, :, :32] == 200).all()
+        assert not images[:, :, 32:].any()
 
 
 @pytest.mark.parametrize("runtime", ["keras", "onnxruntime"])
 def test_a_detector_of_another_family_has_the_same_parts(runtime):
     predict = build_predict(OtherFamily(), compiled=False, runtime=runtime)
-    batch = Images(None, size=(16, 24), batch_size=3).batch()
+    batch = next(random_inputs((16, 24), 3))
     whole = predict(*batch)
     parts = predict.postprocess(predict.outputs(*batch[:2]), batch[1])
     np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
-    run = measure_detector(predict, Images(None, size=(16, 24), batch_size=3), preprocessing=None)
+    run = measure_detector(predict, random_inputs((16, 24), 3))
     assert list(run.seconds) == ["copy", "network", "post_processing", "end_to_end"]
     assert 0 < run.detections <= 5
 
@@ -202,9 +206,9 @@ from efficientdet.operations import benchmark_model as measurements
 from efficientdet.inference.checkpoint_model import build_predict
 from miniature import miniature_detector
 detector = miniature_detector()
-images = measurements.Images(None, size=(64, 64), batch_size=2)
+inputs = measurements.random_inputs((64, 64), 2)
 for use_xla in (True, False):  # in one program, and read on the host
-    run = measurements.measure_detector(build_predict(detector, compiled=use_xla), images, preprocessing=None)
+    run = measurements.measure_detector(build_predict(detector, compiled=use_xla), inputs)
 print(sorted(run.seconds), run.detections)
 """
 

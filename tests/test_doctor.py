@@ -210,7 +210,6 @@ def test_settings_at_which_more_objects_match(sides, which, changes, before, aft
         assert low <= view.unmatched.mean() <= high
     assert views[1].unmatched_in_training.mean() < 0.8 * views[0].unmatched_in_training.mean()
     assert finding.settings.get(setting, 0) < limit
-    assert ("most often dog 100%; anchor_scale=" in finding.line) == (which is FOXES)
     fixed = [one.settings for one in quick_findings(images, hparams, fixed={setting}) if one.about == "anchors"]
     assert all(setting not in settings for settings in fixed)
 
@@ -257,7 +256,7 @@ def test_task_alignment_needs_the_center_of_an_anchor_in_most_objects():
     assert sizes.index(usable) > 0
 
 
-def test_alike_images_in_both_splits_and_classes_in_one():
+def test_alike_images_in_both_splits():
     training, other = healthy(), healthy(6, seed=1)
     exact, again = training.encoded(5), Image.open(BytesIO(training.encoded(7)))
     near = jpeg(again.crop((2, 2, 126, 127)).resize((200, 190)), quality=50)
@@ -273,8 +272,7 @@ def test_alike_images_in_both_splits_and_classes_in_one():
         "1 pair of a training and a validation image that look alike (possible near-duplicates): "
         "0-7.jpg and 1-3.jpg; if"
     )
-    assert "only in the training images" in lines["classes in one split"].line
-    assert "fox (12)" in lines["classes in one split"].line
+    assert lines["absent classes"].line == "validation: 1 of 3 classes have no object: fox"
 
 
 def test_broken_pictures_on_the_page(tmp_path):
@@ -321,7 +319,6 @@ def test_blood_cells(data_folder, tmp_path):
         finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))
     }
     assert findings["padding"].line.startswith("25% of every 512x512 input is padding; image_size=512x384")
-    assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8
     assert [images.left_out for images in splits] == [

@@ -68,7 +68,7 @@ def server(monkeypatch, tmp_path):
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", f"http://127.0.0.1:{made.server_port}/models/")
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(transfer, "_RETRY_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(transfer, "_RETRY_DELAYS", (0.0, 0.0, 0.0))
     for name in (NAME, "drawn"):
         monkeypatch.setitem(published_files(), name, FILE)
     yield made
@@ -81,13 +81,13 @@ def left_in(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_file_is_brought_once(server, tmp_path):
-    said = []
+def test_a_file_is_brought_once(server, tmp_path, capsys):
     for _ in range(2):
-        path = cached_file(FILE, tmp_path / "a" / "b", log=said.append)
+        path = cached_file(FILE, tmp_path / "a" / "b")
         assert path.read_bytes() == CONTENT
     assert server.asked == [0]
     assert left_in(path.parent) == [NAME]
+    said = capsys.readouterr().out.splitlines()
     assert said == [f"downloading {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"saved {path}"]
 
 
@@ -118,8 +118,8 @@ def test_a_part_of_an_earlier_call_or_of_another_file(server, tmp_path, part):
     [
         ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}; expected [0-9a-f]{8}; removed", 1),
         ([{"content": b"<html>please log in</html>"}], "removed the file", 1),
-        ([{"code": 404}], "the server responds 404 Not Found; download it from elsewhere", 1),
-        ([{"code": 503}] * 9, r"the server responds 503 Service Unavailable\); run this again", 3),
+        ([{"code": 404}], "the server responds 404 Not Found; download it from elsewhere into the cache", 1),
+        ([{"code": 503}] * 9, r"the server responds 503 Service Unavailable\); run this again", 4),
         ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; expected about 512000", 1),
         ([{"content": CONTENT + bytes(10**5), "endless": True}], r"sends more than \d+ bytes", 1),
     ],
@@ -334,13 +334,12 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
         (b"<html>please log in</html>", "cannot be extracted"),
         (packed(CHECKPOINT)[:-30], "cannot be extracted"),
         (packed({"../../outside.index": b""}), "cannot be extracted"),
-        (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
+        (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is a link to an absolute path"),
         (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; expected one"),
         (packed({"readme": b""}), "has checkpoints in 0 folders; expected one"),
-        (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
         (packed({f"{'a' * 300}.index": b""}), r"aaa\.index': File name too long"),
     ],
-    ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "many files", "long name"],
+    ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "long name"],
 )  # the bytes tell the time
 def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content, message):
     server.plan += [{"content": content}]

@@ -21,6 +21,7 @@ from serving import running, wait_until
 from dataset.class_names import ClassNames
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.shards import ConversionConfig, convert
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.detect import Detector
 from efficientdet.operations import monitor_images as monitor_images_operation
 from efficientdet.operations.monitor_images import monitor
@@ -28,18 +29,32 @@ from efficientdet.options.monitor import MonitorOptions
 from efficientdet.options.serve import RequestLimits, ServeOptions
 from efficientdet.plugins.monitor import served_images
 from efficientdet.plugins.monitor.estimates import (
+    OF_IMAGES,
     Estimator,
+    as_jpeg,
     change_point,
     detection_statistics,
     drift_p_values,
+    image_statistics,
     window_statistics,
 )
 from efficientdet.plugins.monitor.monitoring import monitor_images
-from efficientdet.plugins.monitor.reference import _visible, _zoomed, make_reference, read_reference, reference_path
+from efficientdet.plugins.monitor.reference import (
+    _visible,
+    _zoomed,
+    counts_of_images,
+    make_reference,
+    precision_and_recall,
+    read_reference,
+    reference_path,
+    seen_image,
+    statistics,
+)
 from efficientdet.plugins.monitor.served_images import monitor_served
 from efficientdet.serving.batching import Batcher, Metrics, ServedModel
-from object_detection.coco.evaluation import GroundTruth
-from object_detection.coco.results import DetectionRows
+from object_detection.coco.evaluation import CocoEvaluator, GroundTruth, ground_truth_from_dataset
+from object_detection.coco.results import CocoResults, DetectionRows
+from object_detection.coco.score_calibration import ScoreMap
 from program_support.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -77,17 +92,24 @@ def images_at(statistics, count):
 def test_the_estimate_is_near_what_was_measured_and_unknown_far_from_it():
     statistics, aps, kinds = windows()
     points = statistics + np.array([0, 0, 0, 0, 0, 1, 0, 0])
-    estimator = Estimator(points, aps, kinds, spread=0.1)
-    for point, ap in zip(statistics, aps, strict=True):
-        estimate = estimator.estimate(images_at(point, 50), objects=1.0, reference_images=50)
-        assert estimate.ap == pytest.approx(ap, abs=0.03)
-        assert estimate.is_trusted
-        assert estimate.low < ap < estimate.high
-    few = estimator.estimate(images_at(statistics[0], 2), objects=1.0, reference_images=50)
+    measures = np.stack([aps, aps / 2 + 0.3, np.zeros(len(aps))], axis=1)
+    estimator = Estimator(points, measures, kinds, spread=np.array([0.1, 0.05, 0]))
+
+    def estimated(point, count=50):
+        return estimator.estimates(images_at(point, count), objects=1.0, reference_images=50)
+
+    for point, expected in zip(statistics, measures, strict=True):
+        estimates = estimated(point)
+        assert [*estimates] == ["ap", "precision", "recall"]
+        for estimate, value in zip(estimates.values(), expected, strict=True):
+            assert estimate.value == pytest.approx(value, abs=0.03)
+            assert estimate.is_trusted == (value > 0)  # a recall of 0 on the reference tells nothing
+            assert estimate.low <= value <= estimate.high
+    few = estimated(statistics[0], 2)["ap"]
     assert few.high - few.low > 2 * 1.64 * 0.1 / np.sqrt(2)  # the sample of two images
-    far = estimator.estimate(images_at(statistics[0] + 30, 50), objects=1.0, reference_images=50)
+    far = estimated(statistics[0] + 30)["ap"]
     assert not far.is_trusted
-    assert far.ap == pytest.approx(0.6)  # nothing is known
+    assert far.value == pytest.approx(0.6)  # nothing is known
 
 
 def test_intervals_are_wider_where_one_kind_of_change_contradicts_the_others():
@@ -96,8 +118,8 @@ def test_intervals_are_wider_where_one_kind_of_change_contradicts_the_others():
     widths = []
     for last in (aps[-4:], [0.9] * 4):
         aps[-4:] = last
-        estimator = Estimator(statistics, aps, kinds, spread=0.0)
-        estimate = estimator.estimate(images_at(statistics[2], 50), objects=1.0, reference_images=50)
+        estimator = Estimator(statistics, np.tile(aps[:, None], 3), kinds, spread=np.zeros(3))
+        estimate = estimator.estimates(images_at(statistics[2], 50), objects=1.0, reference_images=50)["ap"]
         widths.append(estimate.high - estimate.low)
     assert widths[1] > 1.5 * widths[0]
 
@@ -125,6 +147,44 @@ def test_false_alarms_are_as_rare_as_promised():
 def test_the_first_image_that_differs():
     assert change_point(np.zeros(9), np.array([0.1, -0.2, 0, 0.1, 3, 2, 4, 3])) == 4
     assert change_point(np.zeros(9), np.array([-3.0, -2, -4, -3])) == 0
+
+
+def test_statistics_of_an_image_are_those_of_its_jpeg():
+    """Images of a camera are compared with records, which are JPEGs."""
+    image = cv2.resize(GENERATOR.integers(0, 250, (24, 36, 3), np.uint8), (648, 480))
+    image += GENERATOR.integers(0, 3, (480, 648, 1), np.uint8)  # noise, which JPEG reduces
+    stored = image_statistics(as_jpeg(image, 95))
+    assert image_statistics(image) == pytest.approx(stored, abs=0.02)
+    sharpness = OF_IMAGES.index("sharpness")
+    assert image_statistics(cv2.GaussianBlur(image, (0, 0), 1))[sharpness] < stored[sharpness] - 0.2
+    for size in ((1, 1), (5, 300), (20, 7), (129, 1000)):
+        assert np.isfinite(image_statistics(np.ones((*size, 3), np.uint8))).all()
+
+
+def test_images_of_a_gray_camera_are_like_those_of_the_reference():
+    [rows] = detect([gray := np.repeat(GENERATOR.integers(0, 90, (40, 50, 1), np.uint8), 3, axis=2)])
+    window = statistics([seen_image(gray, rows)] * 20, NAMES, ScoreMap())
+    assert drift_p_values(window.astype(np.float32), window, rate=0.01).tolist() == [1] * 9
+
+
+def test_precision_and_recall_of_the_detections_that_reach_the_thresholds():
+    boxes = [[0, 0, 10, 10], [20, 0, 30, 10], [0, 0, 10, 10], [40, 0, 50, 10]]  # x, y, x, y
+    annotations = [
+        {"id": 1, "image_id": image, "category_id": category, "bbox": [left, top, 10, 10]}
+        for image, category, (left, top, *_) in zip((1, 1, 2, 2), (2, 5, 2, 2), boxes, strict=True)
+    ]
+    content = {"images": [{"id": 1}, {"id": 2}], "annotations": annotations, "categories": NAMES.to_categories()}
+    results, yxyx = CocoResults(), np.float32(boxes)[:, [1, 0, 3, 2]]
+    of_first = DetectionRows.of_image(yxyx[[0, 1, 3]], np.float32([0.9, 0.5, 0.7]), np.int64([2, 5, 2]))
+    of_second = DetectionRows.of_image(yxyx[[2, 3]], np.float32([0.8, 0.3]), np.int64([2, 2]))
+    for number, rows in ((1, of_first), (2, of_second)):
+        results.add_rows(rows.with_image_id(number))
+    comparison = CocoEvaluator(ground_truth_from_dataset(content, source="")).compare(results.rows())
+    thresholds = ScoreThresholds(overall=0.4, by_category={5: 0.6})
+    counts = counts_of_images(comparison, Detector(detect, NAMES, thresholds))
+    assert counts.tolist() == [[1, 2, 2], [1, 1, 2]]
+    assert precision_and_recall(counts.sum(axis=0)).tolist() == [2 / 3, 2 / 4]
+    assert precision_and_recall(np.zeros(3)).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -230,9 +290,9 @@ def test_the_reference_is_small_and_knows_what_lowers_ap(watched):
     path = reference_path(str(folder / "model.onnx"))
     assert path.stat().st_size < 200_000
     reference = read_reference(str(folder / "model.onnx"))
-    assert reference.aps[0] > 0.5
-    assert reference.aps[reference.kinds == "dark"][-1] == 0
-    assert reference.aps[reference.kinds == "larger"].min() > 0.2  # labels are cut off as the images are
+    assert reference.measures[0].min() > 0.5
+    assert reference.measures[reference.kinds == "dark"][-1].tolist() == [0, 0, 0]
+    assert reference.measures[reference.kinds == "larger"].min() > 0.2  # labels are cut off as the images are
     assert reference.images.shape == (24, 9)
 
 
@@ -243,11 +303,16 @@ def test_images_like_the_reference_raise_no_alarm(watched, tmp_path, capsys):
     result = monitored(watched, tmp_path / "week", tmp_path / "out")
     assert not result.alarm
     assert result.images == 20
-    assert result.interval[0] < result.reference_ap <= result.interval[1]
+    assert result.intervals["ap"][0] < result.reference_ap <= result.intervals["ap"][1]
+    assert result.intervals["recall"][0] < result.recall <= result.intervals["recall"][1]
+    content = json.loads(result.json.read_text())
+    assert content["precision"] == result.precision
+    assert content["intervals"]["precision"] == [*result.intervals["precision"]]
     printed = capsys.readouterr().out
     assert "1 of 22 images have the pixels of others" in printed
     assert "broken.png" in printed
     assert "no alarm" in printed
+    assert f"estimated recall at the score threshold: {result.recall:.3f}, 90 % interval " in printed
 
 
 def test_a_change_within_the_week_raises_an_alarm(watched, tmp_path, capsys):
@@ -259,7 +324,7 @@ def test_a_change_within_the_week_raises_an_alarm(watched, tmp_path, capsys):
     assert result.alarm
     content = json.loads(result.json.read_text())
     assert content["alarm"]
-    since, difference = {one["statistic"]: (one["since"], one["difference"]) for one in content["drift"]}["structure"]
+    since, difference = {one["statistic"]: (one["since"], one["difference"]) for one in content["drift"]}["saturation"]
     assert since == "dark 001.png"
     assert difference < 0
     page = result.page.read_text()
@@ -295,14 +360,14 @@ def test_a_reference_of_another_model_and_a_damaged_one_are_refused(watched, tmp
     for name in ("model.onnx", "model.onnx.monitor.npz"):
         shutil.copy(folder / name, tmp_path)
     model = tmp_path / "model.onnx"
-    assert len(read_reference(str(model)).aps) == 32
+    assert read_reference(str(model)).measures.shape == (32, 3)
     model.write_bytes(b"trained again")
     with pytest.raises(InputError, match=r"of another model than .*--reference="):
         read_reference(str(model))
     content = reference_path(str(model)).read_bytes()
     for damaged in (content[:1000], b"", b"text"):
         reference_path(str(model)).write_bytes(damaged)
-        with pytest.raises(InputError, match=r"is damaged .*--reference="):
+        with pytest.raises(InputError, match=r"is damaged or of an earlier version .*--reference="):
             read_reference(str(model))
 
 
@@ -383,7 +448,8 @@ def test_a_server_reports_when_an_alarm_begins_and_ends(beside, capsys):
             served.send(beside / name)
             alarms.append((served.value("alarm"), *capsys.readouterr().out.splitlines()))
         assert served.value("images") == 40
-        assert served.value("estimated_ap", "low") < served.value("estimated_ap", "ap") < 1
+        for name in ("ap", "precision", "recall"):
+            assert served.value(f"estimated_{name}", "low") < served.value(f"estimated_{name}", name) <= 1
         assert served.value("p_value", "brightness") > 0.01
     assert [alarm for alarm, *_ in alarms] == [0, 0, 1, 0]
     assert [len(lines) for _, *lines in alarms] == [0, 0, 1, 1]
@@ -421,6 +487,16 @@ def test_a_window_continues_after_the_end_and_a_damaged_one_starts_from_scratch(
         assert Served(beside).monitor._rows == []
         [line] = capsys.readouterr().out.splitlines()
         assert "begins a new window" in line
+
+
+def test_serving_continues_after_a_failure_of_the_monitor(beside, capsys, monkeypatch):
+    draw(beside / "images", count=3)
+    served = Served(beside)
+    monkeypatch.setattr(served_images, "statistics", lambda *_: 1 / 0)
+    with served.monitor.serving(served.batcher):
+        served.send(beside / "images")
+        assert served.value("images") is None
+    assert capsys.readouterr().out == "monitoring ends: ZeroDivisionError: division by zero\n"
 
 
 def test_what_is_not_monitored(beside, capsys):

@@ -7,6 +7,7 @@ from efficientdet.optimization.optimizer import (
     Packing,
     WeightAverage,
     build_optimizer,
+    squared_norms,
     weights_rate_factors,
 )
 from program_support.errors import InputError
@@ -23,8 +24,9 @@ def take(optimizer, variables, gradients, *, rate=1.0):
     """One step, results assigned; returns whether it was applied."""
     state = {name: variable.value for name, variable in optimizer.variables.items()}
     weights = optimizer.packed_weights([variable.value for variable in variables])
+    gradients = [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients]
     move, state, applied = optimizer.updated(
-        state, [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients], np.float32(rate), weights=weights
+        state, gradients, np.float32(rate), squared_norms=squared_norms(gradients), weights=weights
     )
     for variable, part in zip(variables, optimizer.packing.unpack(move), strict=True):
         variable.assign_add(part)

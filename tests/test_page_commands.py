@@ -257,7 +257,7 @@ FIRST = {
         "detector.onnx --val_file_pattern='records/val-*'": "detector.onnx --val_file_pattern='records/train-*'",
         "--results=predictions.json --val_json_file=instances_val.json": "--results=annotated/detections.json "
         "--val_json_file=photos/labels.json",
-        "--images=photos/test --annotations=photos/test/labels": "--images=photos",
+        "--images=photos/test --annotations=photos/test/labels": "--images=photos --val_fraction=0",
         "python eval.py --ckpt=runs/first --val_file_pattern='records/val-*' --store_thresholds": "",
     },
     "docs/guides/inference.md": {  # no camera, broker and jq, and no command of README.md again

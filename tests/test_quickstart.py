@@ -31,6 +31,7 @@ from efficientdet.quickstart.chosen_settings import shown_images, tile_settings
 from efficientdet.quickstart.output_folder import State, sole_quickstart
 from efficientdet.quickstart.programs import output_to, run_program
 from efficientdet.quickstart.steps import quickstart
+from object_detection.coco.results import TESTDEV_FILE_NAME
 from program_support.claimed_outputs import MARKER
 from program_support.errors import InputError
 
@@ -123,24 +124,22 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
     assert "further steps would gain little" in why
     length, _ = length_of(5000, target_steps=250, seconds=1e5)
     assert length.num_epochs * length.num_examples_per_epoch == 20 * 5000  # more than the 1000 steps
-    assert length.training_mode is None
     length, _ = length_of(118287, side=128, seconds=150)  # 1200 steps, 17 an epoch: 600 have 10000
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (142, 68, 142)
-    assert length.training_mode == "train300"
     assert length.warmup_epochs == 2.94  # and no evaluation before the last: one takes 12 of the 150 seconds or more
     assert length_of(4, seconds=1e6)[0].num_epochs <= 600
     length, _ = length_of(205, seconds=0.1)
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
 
 
-def test_the_time_of_training_is_what_the_other_steps_leave(capsys):
+def test_the_time_of_training_is_what_the_other_steps_leave():
     step_time = StepTime(seconds=0.4, side=256, batch_size=4, accelerated=False)
-    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, step_time=step_time, evaluation_cost=0.9)
-    assert after == pytest.approx(0.5 * 30 + 3 * 100 * 0.09)
-    assert choices.training_seconds(6, others=after + 108) == pytest.approx(210)
+    after = choices.seconds_after_choice(
+        30.0, formats=1, evaluated_images=100, step_time=step_time, evaluation_cost=0.9
+    )
+    assert after == pytest.approx(0.32 * 30 + 100 * 0.09)
+    assert choices.training_seconds(6, others=after + 108) == pytest.approx(233.4)
     assert choices.training_seconds(1, others=58) == 6  # a tenth at least
-    assert choices.training_minutes(3, others=120) == 1
-    assert "time: 1.0 of 3 minutes for training, about 2.0 for the other steps\n" in capsys.readouterr().out
 
 
 def test_a_smaller_input_first():
@@ -208,6 +207,8 @@ def programs(tmp_path, monkeypatch):
             has_anchors = not settings["model_name"].startswith("ssd")
             suggested = {"image_size": "96x64", "anchor_scale": 2.0} if has_anchors else {}
             (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": suggested}}))
+        elif module == "train" and "testdev_dir" in settings:
+            (settings["testdev_dir"] / TESTDEV_FILE_NAME).touch()
         elif module == "export":
             settings["output_dir"].mkdir(exist_ok=True)
             (settings["output_dir"] / "detector.onnx").touch()
@@ -236,32 +237,35 @@ def test_the_way(programs, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
-    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "doctor", "train"]
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "doctor", "train", "export"]
+    assert [path.parent for path in calls[-1][1]["images"]] == [Path("photos")] * 2
     recipe = "jitter_min=0.8,jitter_max=1.25,survival_prob=1.0"
     assert calls[1][1]["hparams"] == f"image_size=128,{recipe},box_class_repeats=1"
-    training = calls[-1][1]
+    training = calls[-2][1]
     assert training["hparams"] == f"image_size=96x64,{recipe},box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
     assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 587, 147)
     assert training["max_minutes"] == pytest.approx(30, abs=5)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
     assert "training_mode" not in training  # with evaluations
-    assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "warning: other processes use this machine (load average 1000.0" in printed
+    assert f"time: {training['max_minutes']:.1f} of 30 minutes for training, about " in printed
 
     fails.clear()
     del calls[:]
     quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
-    assert [module for module, _ in calls] == ["eval", "export"]
+    assert [module for module, _ in calls] == ["eval"]
     assert calls[0][1]["val_file_pattern"] == f"{tmp_path}/out/records/val-*"
-    assert "store_thresholds" not in calls[0][1]  # the training did
-    assert [path.parent for path in calls[1][1]["images"]] == [Path("photos")] * 2
+    assert calls[0][1]["results"] == tmp_path / "out" / "model" / TESTDEV_FILE_NAME  # the images are evaluated once
+    assert "ckpt" not in calls[0][1]
     said = capsys.readouterr().out
     assert "train: already done" in said
     assert "AP 0.500, AP50 0.750 on the validation images" in said
 
     del calls[:]
     quickstart(config(tmp_path / "out", hparams="box_class_repeats=1", minutes=45.0))
-    assert [module for module, _ in calls] == ["train", "eval", "export"]
+    assert [module for module, _ in calls] == ["train", "export", "eval"]
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=5)
     assert calls[0][1]["num_epochs"] == 881  # half as many more
     assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
@@ -439,7 +443,6 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
         return smallest
 
     monkeypatch.setattr(choices, "typical_side", lambda sizes: 640)
-    monkeypatch.setattr(choices, "_EVALUATION_SHARE", 0.0)  # an evaluation takes longer
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", first_usable(4))
     wanted = {"minutes": 0.5, "model_name": "retinanet-resnet18"}
     quickstart(config(tmp_path / "out", **wanted, hparams="anchor_scale=2.0"))
@@ -447,8 +450,6 @@ def test_a_size_at_which_objects_match_no_anchor_is_not_trained(programs, tmp_pa
     assert "that a good AP needs at 256 pixels, which need about --minutes=" in printed
     assert re.search(r"\nnot usable yet: the detector was trained for 0 of the \d+ steps", printed)
     assert "chose input size 256 pixels (longer side): the smallest at which objects match anchors" in printed
-    (_, training), (_, evaluation) = calls[-3:-1]
-    assert (training["training_mode"], evaluation["store_thresholds"]) == ("train300", True)
     assert (asked[0][0], asked[0][1][:2], asked[0][2]) == (2.0, ["128x128", "160x160"], ["anchor_scale"])
 
     del calls[:]
@@ -550,7 +551,7 @@ def test_images_and_labels_that_change_after_the_conversion(programs, tmp_path):
     fails.clear()
     del calls[:]
     quickstart(config(out, minutes=40.0))
-    assert [module for module, _ in calls] == ["train", "eval", "export"]
+    assert [module for module, _ in calls] == ["train", "export", "eval"]
     fails.add("export")
     with pytest.raises(SystemExit):
         quickstart(config(out, minutes=50.0))
@@ -628,7 +629,7 @@ def test_a_second_quick_start_in_the_folder_is_refused(programs, tmp_path, monke
     for module in (steps, chosen_settings):
         monkeypatch.setattr(module, "run_program", run_twice)
     quickstart(config(tmp_path / "out"))
-    assert len(refusals) == 5  # convert, doctor, train, eval, export
+    assert len(refusals) == 5  # convert, doctor, train, export, eval
     expected = rf"{tmp_path}/out: another quick start \(process {os.getpid()} on .*another --output_dir"
     assert all(re.match(expected, text) for text in refusals)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -270,43 +269,30 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
     assert {result["category_id"] for result in results} <= set(drawn.class_names.category_ids)
 
 
-def test_evaluates_a_folder_of_labeled_images(checkpoint, drawn, tmp_path, capsys):
-    """With classes by name, the held-out split alone, and equal to the evaluation of records."""
-    settings = {"precision": "float32", "batch_size": 4, "use_xla": False}
-    wanted = interface.evaluate(checkpoint, f"{drawn.folder}/val-*.tfrecord", **settings)
+def test_evaluates_a_held_out_folder(checkpoint, drawn, tmp_path):
+    """Converted with the class ids of the training, as docs/guides/evaluate.md says."""
     content = json.loads(Path(drawn.annotations("val")).read_text())
     name_of = {category["id"]: category["name"] for category in content["categories"]}
+    file_of = {image["id"]: image["file_name"] for image in content["images"]}
     rows = [
-        f"val/{image['file_name']},{name_of[entry['category_id']]},{x},{y},{x + width},{y + height}"
-        for image in content["images"]
+        f"{file_of[entry['image_id']]},{name_of[entry['category_id']]},{x},{y},{x + width},{y + height}"
         for entry in content["annotations"]
-        if entry["image_id"] == image["id"]
         for x, y, width, height in [entry["bbox"]]
     ]
-    shutil.copytree(drawn.folder / "val", tmp_path / "data" / "val")
-    (tmp_path / "data" / "train").mkdir()
-    Image.new("RGB", (9, 9)).save(tmp_path / "data" / "train" / "other.jpg")
     table = tmp_path / "boxes.csv"
-    table.write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", "train/other.jpg,ball,1,1,8,8", *rows]) + "\n")
-    found = interface.evaluate(
-        checkpoint, images=tmp_path / "data", annotations=table, report=tmp_path / "report", **settings
+    table.write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *rows]) + "\n")
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps({name: number for number, name in name_of.items()}))
+    efficientdet.convert(
+        drawn.folder / "val", tmp_path, annotations=table, val_fraction=0, label_map_json_path=ids, num_threads=1
     )
-    for name in ("AP", "AP50", "ARmax100"):  # a table has no areas
-        assert found.numbers[name] == pytest.approx(wanted.numbers[name], abs=1e-6)
+    settings = {"precision": "float32", "batch_size": 4, "use_xla": False}
+    wanted = interface.evaluate(checkpoint, f"{drawn.folder}/val-*.tfrecord", **settings)
+    found = interface.evaluate(checkpoint, f"{tmp_path}/train-*", **settings)
     assert found.images == wanted.images == 7
-    assert f"evaluates 7 images: the val split of {tmp_path}/data" in capsys.readouterr().out
-    assert f"the val split of {tmp_path}/data" in (tmp_path / "report" / "report.html").read_text()
-    table.write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *(row for row in rows if ",ball," not in row)]))
-    compared = efficientdet.compare(  # of images that lack a class of the checkpoint
-        [checkpoint, checkpoint], images=tmp_path / "data", annotations=table, output_dir=tmp_path / "out", bootstrap=9
-    )
-    assert compared.differences[f"{checkpoint} -> {checkpoint}"]["AP50"].value == 0
-    table.write_text("filename,class,xmin,ymin,xmax,ymax\nval/2.jpg,cat,1,1,8,8\n")
-    with pytest.raises(InputError, match="class 'cat' of an object is not in the label map"):
-        interface.evaluate(checkpoint, images=drawn.folder, annotations=table, **settings)
-    for arguments in ({}, {"images": drawn.folder, "val_file_pattern": "a-*"}):
-        with pytest.raises(InputError, match=r"val_file_pattern is missing; .*images=FOLDER|images: expected without"):
-            interface.evaluate(checkpoint, **arguments)
+    assert found.class_ap == pytest.approx(wanted.class_ap, abs=1e-6)
+    with pytest.raises(InputError, match=r"^images=val: has been removed: .*create_tfrecord.py"):
+        interface.evaluate(checkpoint, images="val")
 
 
 # annotate and export

@@ -14,7 +14,7 @@ from efficientdet.quickstart.output_folder import exported_model
 from efficientdet.quickstart.steps import quickstart
 from program_support.errors import InputError
 
-STEPS = ["dataset.create_tfrecord", "doctor", "train", "eval", "compare", "export"]  # programs of a round
+STEPS = ["dataset.create_tfrecord", "doctor", "train", "compare", "export", "eval"]  # programs of a round
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_the_model_continues_with_added_images(programs, capsys):
     assert "backbone_init" not in training
     assert (training["hparams"], training["lr"]) == (first["hparams"], pytest.approx(0.3 * first["lr"]))
     assert training["max_minutes"] == pytest.approx(60, abs=8)
-    assert programs.calls[4][1]["models"] == [Path("out/model"), Path("out/rounds/2/model")]
+    assert programs.calls[3][1]["models"] == [Path("out/model"), Path("out/rounds/2/model")]
     assert models("", "rounds/2") == [1, 2]
     assert exported_model(Path("out")) == Path("out/rounds/2/exported/detector.onnx")
     printed = capsys.readouterr().out
@@ -139,7 +139,7 @@ def test_the_model_continues_with_added_images(programs, capsys):
     start()  # nothing changed
     assert not programs.calls
     start(minutes=90.0)
-    assert modules(programs) == ["train", "eval", "compare", "export"]
+    assert modules(programs) == ["train", "compare", "export", "eval"]
     assert programs.calls[0][1]["pretrained_ckpt"] == Path("out/model")
     assert programs.calls[0][1]["model_dir"] == Path("out/rounds/2/model")
 
@@ -192,7 +192,8 @@ def test_a_kill_at_any_moment_loses_nothing(programs, moment):
     del programs.calls[:]
     with pytest.raises(SystemExit):
         start()
-    assert exported_model(Path("out")).read_text() == "of 1 images"
+    exported = STEPS.index("export") < moment
+    assert exported_model(Path("out")).read_text() == f"of {2 if exported else 1} images"
     programs.kill_at = None
     start()
     assert len(programs.calls) == len(STEPS) + 1  # only the killed one is repeated
@@ -234,6 +235,7 @@ def test_files_that_change_no_record_train_nothing(programs, capsys):
     assert modules(programs) == STEPS
     patterns = [settings["val_file_pattern"] for module, settings in programs.calls if module in ("eval", "compare")]
     assert patterns == ["out/rounds/2/records/test-*"] * 2
+    assert programs.calls[-1][1]["ckpt"] == Path("out/rounds/2/exported/detector.onnx")
 
 
 def test_images_in_the_output_folder_are_watched(programs):

@@ -88,7 +88,7 @@ def test_annotations_are_sound_coco(drawn):
 def flat(rows, columns, color):
     sprite = np.full((rows, columns, 4), 255, np.uint8)
     sprite[..., :3] = color
-    return sprite
+    return Image.fromarray(sprite)
 
 
 COLORS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
@@ -124,12 +124,6 @@ def test_what_would_hide_another_finds_no_place():
     assert len(scene.annotations()) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"images": {"train": 0}}, {"images": {}}, {"image_size": (128, 20)}, {"seed": -1}])
-def test_nonsense_is_refused(tmp_path, wrong):
-    with pytest.raises(InputError, match="expected at least one image"):
-        synthetic.draw_data_set(tmp_path, **{"images": {"train": 1}, **wrong})
-
-
 def test_command_line(tmp_path):
     command = [
         sys.executable,
@@ -146,10 +140,8 @@ def test_command_line(tmp_path):
     image = read(tmp_path, "val")["images"][0]
     assert 51 <= image["height"] <= 80
     assert 77 <= image["width"] <= 120
-    wrong = subprocess.run([*command, "--image_size=big"], cwd=ROOT, capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert "--image_size=big" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
+    wrong = subprocess.run([*command, "--image_size=128x20"], cwd=ROOT, capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stderr[:43]) == (2, "synthetic.py: error: --image_size=128x20: e")
 
 
 def test_drawing_needs_no_tensorflow():

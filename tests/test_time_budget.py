@@ -31,7 +31,7 @@ def drawn(tmp_path_factory):
     return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 8, "val": 1})
 
 
-def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
+def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0, calibration_images=None):
     """Return the seconds of a process in epochs of two steps, and (step, learning rate) of each epoch's last step.
 
     Step number n takes seconds_of(n), the first one of a process for its compilation. At most 100 epochs, with a
@@ -51,6 +51,7 @@ def run(drawn, model_dir, seconds_of, *, dies_at=None, max_minutes=1.0):
         checkpoint_steps=2,
         training_mode="train300",
         max_minutes=max_minutes,
+        calibration_images=calibration_images,
     )
     with Journal(model_dir) as journal:
         run = Run(settings, Runtime(precision="float32", use_xla=False), journal, World(), clock=lambda: now[0])
@@ -109,6 +110,11 @@ def test_compilation_counts_and_is_not_taken_for_a_step(drawn, tmp_path):
     seconds, rates = run(drawn, tmp_path, lambda step: 1.0 if step else 30.0)
     assert 50 <= seconds <= 60
     assert rates[-1][0] >= 26
+
+
+def test_time_is_left_for_the_calibration(drawn, tmp_path):
+    ends = {images: run(drawn, tmp_path / str(images), lambda _: 1.0, calibration_images=images) for images in (0, 16)}
+    assert [rates[-1][0] for _, rates in ends.values()] == [60, 56]  # as many steps as its images take
 
 
 def test_a_killed_one_continues_with_the_same_plan(drawn, tmp_path):

@@ -20,8 +20,6 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.inference.calibration import calibration_of_files
 from efficientdet.inference.detect import Detector
 from efficientdet.operations import train_model
-from efficientdet.operations.evaluate_model import open_data
-from efficientdet.options.evaluate import EvaluateOptions
 from efficientdet.options.serve import RequestLimits
 from efficientdet.options.train import TrainOptions
 from efficientdet.prediction import image_annotation as annotate_module
@@ -126,12 +124,6 @@ def test_a_training_stores_the_range_and_every_reader_uses_it(folder, records, t
 
     asyncio.run(served())
     assert seen == [56] * 5
-
-    options = EvaluateOptions(images=str(folder), max_bad_fraction=0)
-    _, _, opened_records = open_data(options, json_file=None, class_names=NAMES, description=described)
-    with opened_records as evaluated:
-        [image] = original_images(index_records(evaluated), [0])
-    assert brightness(image.pixels) == 56
 
 
 def test_calibration_has_the_range_of_its_images(folder):

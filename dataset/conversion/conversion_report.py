@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,7 @@ class Report:
 
     def to_json(self) -> dict:
         """Return the JSON content that is stored between runs of a conversion."""
-        content = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in _FINDINGS:
-            content[name] = [asdict(finding) for finding in content[name]]
-        return content
+        return vars(self) | {name: [asdict(finding) for finding in getattr(self, name)] for name in _FINDINGS}
 
     @classmethod
     def from_json(cls, content: dict) -> "Report":

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataset.input.tiling import Tiling, larger_than_a_tile, tile_counts
 from dataset.records.labeled_records import LabeledImages
-from efficientdet.data_checks.findings import Finding, as_hparams, named, share
+from efficientdet.data_checks.findings import Finding, as_hparams, share
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from program_support.errors import InputError
@@ -66,7 +66,8 @@ def _severity(view: InputView) -> float:
     if not len(view.boxes):
         return 0.0
     shares, counts = view.unmatched_in_training, np.bincount(view.classes)
-    of_classes = np.bincount(view.classes, weights=shares)[counts >= 20] / counts[counts >= 20]
+    is_frequent = counts >= _OBJECTS_OF_A_CLASS
+    of_classes = np.bincount(view.classes, weights=shares)[is_frequent] / counts[is_frequent]
     return max(float(np.mean(shares)), float(np.mean(of_classes)) if len(of_classes) else 0.0)
 
 
@@ -192,19 +193,9 @@ def _anchor_findings(view: InputView, fixed: Collection[str]) -> Iterator[Findin
         True,
         f"{share(view.unmatched_in_training.mean())} of the objects, at training scales, have an IoU below 0.5 with "
         f"every anchor (the smallest is {np.sqrt(view.anchors.sides.prod(axis=0)).min():.0f} pixels wide, the "
-        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}){_often_unmatched(view)}; "
-        + "; ".join(fixes),
+        f"median object {np.median(view.sides):.0f} in an input of {width}x{height}); {'; '.join(fixes)}",
         settings=settings,
     )
-
-
-def _often_unmatched(view: InputView) -> str:
-    """Return the classes that match anchors less often than all objects, the worst first, in words."""
-    shares, names = view.unmatched_in_training, view.images.class_names.names
-    frequent = np.flatnonzero(np.bincount(view.classes) >= _OBJECTS_OF_A_CLASS)
-    of_class = {names[number]: shares[view.classes == number].mean() for number in frequent}
-    worst = sorted((name for name in of_class if of_class[name] >= shares.mean()), key=lambda name: -of_class[name])
-    return f", most often {named([f'{name} {share(of_class[name])}' for name in worst])}" if worst else ""
 
 
 SMALL = 12  # pixels of an object in the input, below which tiles are suggested

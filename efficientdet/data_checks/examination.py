@@ -20,7 +20,7 @@ from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.anchor_search import input_findings, tile_findings
 from efficientdet.data_checks.findings import Finding, as_hparams, counted, named, share
-from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.input_view import InputView, evenly_spaced
 from efficientdet.data_checks.label_checks import (
     CROWDS_ADVICE,
     label_findings,
@@ -100,12 +100,10 @@ def examine(
     No other values are suggested for `fixed` hyperparameters. All boxes are examined; at most `images_read` images of
     each split are decoded. `done` is called after each.
     """
-    labeled = training, *others = list(splits.values())
-    statistics = [measure_images(images, _sample(len(images), images_read), done=done) for images in labeled]
+    labeled = list(splits.values())
+    statistics = [measure_images(images, evenly_spaced(len(images), most=images_read), done=done) for images in labeled]
     pairs = alike_images(labeled, statistics)
     findings, examined = [*alike_image_findings(labeled, pairs)], []
-    for other in others:
-        findings += split_findings(training, other)
     for number, (name, images, measured) in enumerate(zip(splits, labeled, statistics, strict=True)):
         labels = (
             label_findings(images, hparams, trains=False) if number else quick_findings(images, hparams, fixed=fixed)
@@ -124,7 +122,7 @@ def examine(
         if number:
             of_split = [replace(finding, line=f"{name}: {finding.line}", settings={}) for finding in of_split]
         findings += of_split
-    return Examination(view=InputView.of(training, hparams), splits=examined, findings=_sorted(findings))
+    return Examination(view=InputView.of(labeled[0], hparams), splits=examined, findings=_sorted(findings))
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
@@ -172,10 +170,6 @@ def _split_numbers(split: Split) -> dict[str, Any]:
 
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: not finding.is_warning)
-
-
-def _sample(count: int, most: int) -> np.ndarray:
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int)) if count else np.zeros(0, int)
 
 
 def image_findings(images: LabeledImages, statistics: Statistics) -> Iterator[Finding]:
@@ -243,20 +237,6 @@ def alike_image_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair])
             yield Finding(about, len(within) > _MANY_ALIKE * sum(map(len, splits)), line, images=within)
 
 
-def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
-    """Yield findings about classes that only one of the two splits has."""
-    counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
-    names = np.array(training.class_names.names)
-    for mine, other, what in ((counts[1], counts[0], "validation"), (counts[0], counts[1], "training")):
-        alone = (mine > 0) & (other == 0)
-        if alone.any():
-            # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
-            is_unlikely = mine[alone].max() * other.sum() > 10 * mine.sum()
-            listed = [f"{name} ({count})" for name, count in zip(names[alone], mine[alone], strict=True)]
-            line = f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images: "
-            yield Finding("classes in one split", what == "validation" and bool(is_unlikely), line + named(listed))
-
-
 def check_data(
     splits: Mapping[str, LabeledImages],
     hparams: Hyperparameters,
@@ -318,20 +298,17 @@ def check_page(examination: Examination) -> str:
 
 
 def _classes(examination: Examination) -> str:
-    rows = sorted(class_rows(examination.view), key=lambda row: -row["objects"])
-    total = max(sum(row["objects"] for row in rows), 1)
-    shown = [
+    rows = [
         (
             row["name"],
             row["objects"],
-            share(row["objects"] / total),
             row["images"],
             "" if row["median_size"] is None else f"{row['median_size']:.0f} px",
             "" if row["unmatched"] is None else share(row["unmatched"]),
         )
-        for row in rows
+        for row in class_rows(examination.view)
     ]
-    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown)
+    return table(("Class", "Objects", "Images", "Median size", "Unmatched"), rows)
 
 
 def _split_row(split: Split) -> tuple[str | int, ...]:
@@ -409,7 +386,7 @@ def _examined(config: TrainingConfig, paths: Sequence[str], *, trains: bool) -> 
     chosen = paths[:: -(-len(paths) // _FILES)]
     try:
         index = index_records(chosen)
-        numbers = np.unique(np.linspace(0, len(index) - 1, min(_RECORDS, len(index))).astype(int))
+        numbers = evenly_spaced(len(index), most=_RECORDS)
         images = labeled_records(index, config.class_names, numbers)
         is_complete = len(chosen) == len(paths) and len(numbers) == len(index)
         is_usable = usable_objects(images, config.hparams, trains=trains).any()

@@ -33,25 +33,13 @@ class InputView:
         return cls(images=images if tiling is None else seen_in_tiles(images, tiling), hparams=hparams)
 
     def sample(self, most: int) -> "InputView":
-        """Return the view of an evenly spaced sample of the objects used in training, each in an image of its own."""
+        """Return the view of an evenly spaced sample of the objects used in training, each in a nameless image."""
         chosen = np.flatnonzero(self.chosen)
-        numbers = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(most, len(chosen))).astype(int))]
-        owners, images = self.images.owners[numbers], self.images
-        return replace(
-            self,
-            images=replace(
-                images,
-                names=[images.names[owner] for owner in owners],
-                sizes=images.sizes[owners],
-                owners=np.arange(len(numbers), dtype=np.int32),
-                boxes=images.boxes[numbers],
-                classes=images.classes[numbers],
-                crowd=images.crowd[numbers],
-                difficult=images.difficult[numbers],
-                digests=[images.digests[owner] for owner in owners],
-                encoded=lambda number: images.encoded(owners[number]),
-            ),
-        )
+        numbers = chosen[evenly_spaced(len(chosen), most=most)]
+        images, owners = self.images, np.arange(len(numbers), dtype=np.int32)
+        kept = {name: getattr(images, name)[numbers] for name in ("boxes", "classes", "crowd", "difficult")}
+        sizes = images.sizes[images.owners[numbers]]
+        return replace(self, images=replace(images, names=(), digests=(), sizes=sizes, owners=owners, **kept))
 
     def after(self, **settings) -> "InputView":
         """Return the view with some hyperparameters changed.
@@ -136,6 +124,11 @@ class InputView:
         scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
         overlaps = _overlaps_in_training(self.boxes, self.anchors, image_size=self.size, scales=scales)
         return np.mean(overlaps < _ENOUGH, axis=0)
+
+
+def evenly_spaced(count: int, *, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers below `count`, evenly spaced and ascending."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(most, count)).astype(int))
 
 
 def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -147,16 +148,24 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     Raises:
         InputError: for an invalid mask.
     """
-    checked = []
-    for annotation in truth.annotations:
-        segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
-        try:
-            checked.append(validated_run_lengths(segmentation, size) if segmentation and size else None)
-        except UnusableSegmentation as error:
-            raise InputError(
-                f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has {error}"
-            ) from error
-    return checked
+    return [
+        _run_lengths(
+            annotation,
+            truth.image_sizes.get(annotation["image_id"]),
+            where=f"{truth.source}: annotations[{annotation['id'] - 1}]",
+        )
+        for annotation in truth.annotations
+    ]
+
+
+def _run_lengths(entry: Mapping[str, Any], size: tuple[int, int] | None, *, where: str) -> RunLengths | None:
+    """Return the run lengths of an annotation or a detection; None without a mask or size."""
+    if not (size and entry.get("segmentation")):
+        return None
+    try:
+        return validated_run_lengths(entry["segmentation"], size)
+    except UnusableSegmentation as error:
+        raise InputError(f"{where} of image {shown(entry.get('image_id'))} has {error}") from error
 
 
 def _with_record_ids(truth: GroundTruth, index: RecordIndex) -> GroundTruth:
@@ -277,34 +286,37 @@ def read_results(
     images: Mapping[int, str] = {image_id: truth.file_names.get(image_id, "") for image_id in truth.image_sizes}
     if index is not None:
         images = {image["id"]: image["file_name"] for image in ground_truth_of_records(index, class_names)["images"]}
-    category_ids, evaluated = class_names.category_ids, list(images)[: samples or None]
+    position = {image_id: number for number, image_id in enumerate(list(images)[: samples or None])}
     entries = read_json(path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError(
             f"{path}: is no file of results; expected COCO's list of image_id, category_id, bbox and score"
         )
-    image_ids = _image_ids(path, entries, images)
-    boxes, scores = np.zeros((len(entries), 4), np.float32), np.zeros(len(entries), np.float32)
-    for number, entry in enumerate(entries):
+    found: list[tuple[int, float, int, tuple[float, ...], dict[str, Any]]] = []
+    for number, (entry, image_id) in enumerate(zip(entries, _image_ids(path, entries, images), strict=True)):
         with error_context(f"{path}: detection {number}"):
-            _check_category(entry.get("category_id"), category_ids)
+            _check_category(entry.get("category_id"), class_names.category_ids)
             box = entry.get("bbox")
             if not isinstance(box, list) or len(box) != 4:
                 raise InputError(f"has bbox {shown(box)}, expected x, y, width and height in pixels")
             x, y, width, height = (finite_number(side, "bbox") for side in box)
-            boxes[number] = y, x, y + height, x + width
-            scores[number] = finite_number(entry.get("score"), "score")
-    position = {image_id: number for number, image_id in enumerate(evaluated)}
-    used = [number for number, image_id in enumerate(image_ids) if image_id in position]
-    order = sorted(used, key=lambda number: (position[image_ids[number]], -scores[number]))
-    masks = _masks(path, [entries[number] for number in order], [truth.image_sizes.get(image_ids[n]) for n in order])
+            score = finite_number(entry.get("score"), "score")
+        if image_id in position:
+            found.append((position[image_id], -score, image_id, (y, x, y + height, x + width), entry))
+    found.sort(key=itemgetter(0, 1))
+    _, losses, image_ids, boxes, used = zip(*found, strict=True) if found else ((), (), (), (), ())
+    masks = np.empty(len(used), object)
+    masks[:] = [
+        _run_lengths(entry, truth.image_sizes.get(image_id), where=f"{path}: a detection")
+        for image_id, entry in zip(image_ids, used, strict=True)
+    ]
     return DetectionRows(
-        image_ids=np.array([image_ids[number] for number in order], np.int64),
-        boxes=boxes[order],
-        scores=scores[order],
-        category_ids=np.array([entries[number]["category_id"] for number in order], np.int64),
-        evaluated_ids=np.array(evaluated, np.int64),
-        masks=masks,
+        image_ids=np.array(image_ids, np.int64),
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        scores=-np.array(losses, np.float32),
+        category_ids=np.array([entry["category_id"] for entry in used], np.int64),
+        evaluated_ids=np.array([*position], np.int64),
+        masks=masks if used and None not in masks else None,
     )
 
 
@@ -314,23 +326,16 @@ def _image_ids(path: str, entries: list[dict[str, Any]], images: Mapping[int, st
     Raises:
         InputError: in one line, for those without an image.
     """
-    by_name: dict[str, int | None] = {}
+    id_of: dict[str, int | None] = {}
     for image_id, name in images.items():
         for spelling in _spellings(name):  # None: two images have it
-            by_name[spelling] = image_id if by_name.get(spelling, image_id) == image_id else None
-
-    def by_file_name(name: Any) -> int | None:
-        image_ids = (by_name.get(spelling) for spelling in _spellings(name)) if isinstance(name, str) else iter(())
-        return next((image_id for image_id in image_ids if image_id is not None), None)
+            id_of[spelling] = image_id if id_of.get(spelling, image_id) == image_id else None
+    by_number = {str(image_id): image_id for image_id in images}
 
     def image_of(entry: dict[str, Any]) -> int | None:
-        if entry.get("file_name") and by_name:
-            return by_file_name(entry["file_name"])
-        key = entry.get("image_id")
-        if isinstance(key, str):
-            number = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else None
-            return number if number in images else by_file_name(key)
-        return key if type(key) is int and key in images else None
+        name, key = id_of and entry.get("file_name"), str(entry.get("image_id"))
+        candidates = None if name else by_number.get(key), *map(id_of.get, _spellings(str(name or key)))
+        return next((one for one in candidates if one is not None), None)
 
     image_ids = [image_of(entry) for entry in entries]
     if None in image_ids:
@@ -357,17 +362,3 @@ def _check_category(number: Any, category_ids: Collection[int]) -> None:
             else ""
         )
         raise InputError(f"has category id {shown(number)}, expected one of {listed(sorted(category_ids))}{hint}")
-
-
-def _masks(path: str, entries: list[dict[str, Any]], sizes: list[tuple[int, int] | None]) -> np.ndarray | None:
-    """Return the masks of the detections as run lengths, None if one has none."""
-    if not entries or not all(entry.get("segmentation") and size for entry, size in zip(entries, sizes, strict=True)):
-        return None
-    masks = np.empty(len(entries), object)
-    for number, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
-        assert size is not None  # checked above
-        try:
-            masks[number] = validated_run_lengths(entry["segmentation"], size)
-        except UnusableSegmentation as error:
-            raise InputError(f"{path}: a detection in image {shown(entry.get('image_id'))} has {error}") from error
-    return masks

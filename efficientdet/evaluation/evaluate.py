@@ -36,7 +36,7 @@ from program_support.checked_fields import checked
 from program_support.plugins import load_plugin
 
 # Paths on the machine of a process, and hyperparameters, which are those of the model
-RANK_FIELDS = ("records", "val_file_pattern", "images", "annotations", "hparams")
+RANK_FIELDS = ("records", "val_file_pattern", "hparams")
 _PLOTTED_IMAGES = 20  # images in a report
 
 
@@ -46,7 +46,6 @@ class EvaluationConfig(EvaluateOptions):
 
     model: ModelConfig  # its class names are the data's
     records: tuple[str, ...]  # () only for `results` and a val_json_file
-    data: str | None = None  # what the records hold, for the report; None: the records themselves
     open_file: Callable[[], Detector] | None = None  # for an exported file
 
 
@@ -157,23 +156,19 @@ def _finish(
 
 def _described(config: EvaluationConfig, model: Restored | None) -> tuple[str, dict[str, str]]:
     """Return the name of what is evaluated and the settings for the report."""
-    facts: dict[str, Any]
-    if model is None:
-        path = config.results or str(config.ckpt_path)
-        name, facts = Path(path).name, {"results" if config.results else "exported file": path}
-    else:
-        name = str(model.hparams.name)
-        facts = {
-            "model": name,
-            "checkpoint": config.model.ckpt_path,
+    path, files = config.results or str(config.model.ckpt_path or config.ckpt_path), len(config.records)
+    facts: dict[str, Any] = {"detections of": path}
+    if model is not None:
+        facts |= {
+            "model": model.hparams.name,
             "weights": model.description.weights,
             "step": model.description.global_step,
             "input size": model.hparams.image_size,
             "runtime": config.model.runtime,
         }
-    files = len(config.records)
-    records = config.data or config.records[0] + (f" and {files - 1} more" if files > 1 else "")
-    facts |= {"records": records, "ground truth": config.val_json_file or "the records"}
+    facts["records"] = config.records[0] + (f" and {files - 1} more" if files > 1 else "")
+    facts["ground truth"] = config.val_json_file or "the records"
+    name = str(model.hparams.name) if model else Path(path).name
     return name, {key: str(value) for key, value in facts.items()}
 
 

@@ -25,7 +25,6 @@ from object_detection.coco.results import DetectionRows
 from program_support.atomic_files import write_texts
 from program_support.checked_fields import checked
 from program_support.errors import InputError
-from program_support.file_patterns import paths_beginning_with
 
 _DRAWN_IMAGES = 12
 _LEAD = (
@@ -51,7 +50,7 @@ class ComparedModel(NamedTuple):
     rows: DetectionRows
     measures: CocoMeasures
     analysis: ErrorAnalysis
-    cost: dict[str, float]  # "milliseconds per image" (median, detection alone) and "bytes"; {} for results
+    cost: dict[str, float]  # "milliseconds per image" (median, detection alone); {} for results
 
 
 def _print_differences(first: ComparedModel, other: ComparedModel, pair: PairedDifferences, *, resamples: int) -> None:
@@ -63,15 +62,6 @@ def _print_differences(first: ComparedModel, other: ComparedModel, pair: PairedD
             f"{shown_measure(other.measures.numbers[name]):>9}{one.value:>+9.4f}  "
             f"{f'{one.low:+.4f} to {one.high:+.4f}':<20}{one.probability:>6.1%}  {one.verdict}"
         )
-
-
-def _bytes(path: str) -> int:
-    """Return the size of a file, of the files of a checkpoint, or of a folder."""
-    folder = Path(path)
-    files = (
-        folder.rglob("*") if folder.is_dir() else map(Path, [path] if folder.is_file() else paths_beginning_with(path))
-    )
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def compare_models(config: ComparisonConfig) -> tuple[list[ComparedModel], list[PairedDifferences]]:
@@ -177,7 +167,7 @@ def _detected(
         may_differ=config.common_classes,
     )
     median = float(np.median(milliseconds[1:] or milliseconds))  # the first compiles
-    cost = {"milliseconds per image": round(median, 2), "bytes": _bytes(path)}
+    cost = {"milliseconds per image": round(median, 2)}
     return rows._replace(masks=None), detector.class_names.names, cost
 
 
@@ -213,11 +203,10 @@ def comparison_page(
             one.measures.shown_interval("numbers", "AP"),
             shown_measure(one.measures.numbers["AP50"]),
             f"{one.cost['milliseconds per image']:.1f} ms" if one.cost else "",
-            f"{one.cost['bytes'] / 1e6:.1f} MB" if one.cost else "",
         )
         for one in models
     ]
-    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image", "Size")
+    titles = ("Detector", "AP", "95 % interval", "AP50", "Time per image")
     figures = image_row(plots)
     order = "From left to right: the detectors in the order of the table, each at its best thresholds."
     shown = legend({name: f"rgb{COLORS[kind]}" for kind, name in COLOR_NAMES.items()}) + paragraph(order) + figures

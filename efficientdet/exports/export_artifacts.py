@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import yaml
 
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import Description
@@ -91,27 +90,10 @@ class ArtifactTable:
         write_texts(folder, dict(zip(TABLE_FILES, texts, strict=True)))
 
     def _card(self, description: Description) -> list[str]:
-        """Return the lines of a model card, https://huggingface.co/docs/hub/model-cards."""
+        """Return lines about the model."""
         names = [category["name"] for category in description.categories]
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        header: dict[str, Any] = {
-            "library_name": "efficientdet-tf2",
-            "pipeline_tag": "object-detection",
-            "tags": ["object-detection", self.model],
-        }
-        if self.checkpoint:
-            metrics = {"AP": self.checkpoint.ap, "AP50": self.checkpoint.ap50}
-            result = {
-                "task": {"type": "object-detection"},
-                "dataset": {"name": "validation images", "type": "custom"},
-                "metrics": [{"type": name, "value": round(value, 4)} for name, value in metrics.items()],
-            }
-            header["model-index"] = [{"name": self.model, "results": [result]}]
         return [
-            "---",
-            yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip(),
-            "---",
-            "",
             f"# {self.model}: {shown}",
             "",
             f"Input size {description.hparams['image_size']}, {len(names)} classes. "

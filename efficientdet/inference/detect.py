@@ -46,12 +46,6 @@ def _checked_detections(path: str, class_count: int) -> Postprocess[Detections]:
 
     def detections(outputs: Outputs, size: np.ndarray) -> Detections:
         """Return the detections of one image, copied because the next outputs overwrite them."""
-        shapes = [values.shape for values in outputs]
-        if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-            raise InputError(
-                f"{path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
-                "[D, 4], scores [D] and classes [D]"
-            )
         boxes, scores, classes, *masks = copied(outputs, size)
         detected = classes[scores > 0]
         if detected.size and not 0 <= detected.min() <= detected.max() < class_count:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import existing_checkpoint
 from efficientdet.checkpoints.description import read_description
-from efficientdet.configuration.flag_paths import existing_file, writable_folder
+from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.exports.formats import format_of
-from efficientdet.operations.evaluate_model import open_data
 from efficientdet.operations.results import ComparisonResult
 from efficientdet.options.evaluate import CompareOptions
 from efficientdet.prediction.open_model import load_detector
@@ -25,15 +24,14 @@ def compare(options: CompareOptions) -> ComparisonResult:
     json_file = existing_file(options.val_json_file, "val_json_file")
     described = next(filter(None, map(read_description, prefixes)), None)
     of_checkpoint = described.class_names if described and not options.common_classes else None
-    class_names, _, opened_records = open_data(
-        options, json_file=json_file, class_names=of_checkpoint, description=described
-    )
+    records = records_of(options.val_file_pattern, "val_file_pattern")
+    class_names = class_names_for(records, json_file=json_file, of_checkpoint=of_checkpoint)
     output_dir = writable_folder(options.output_dir, "output_dir")
     page, numbers = Path(output_dir, "compare.html"), Path(output_dir, "compare.json")
     prepare_environment()
     from efficientdet.evaluation.model_comparison import ComparisonConfig, compare_models
 
-    with claimed_outputs(page, numbers), opened_records as records:
+    with claimed_outputs(page, numbers):
         resolved = {"output_dir": output_dir, "records": records, "class_names": class_names}
         models, pairs = compare_models(
             ComparisonConfig(**{**vars(options), **resolved, "open_detector": load_detector})

@@ -105,10 +105,9 @@ def train(
 def evaluate(
     ckpt_path: AnyPath | None, val_file_pattern: AnyPath | None = None, **flags: Any
 ) -> results.EvaluationResult | None:
-    """Evaluate a checkpoint, an exported file or results on TFRecords or on labeled images, as eval.py does.
+    """Evaluate a checkpoint, an exported file or results on TFRecords, as eval.py does.
 
-    The other arguments are flags of eval.py, such as `report`, or `images` and `annotations` instead of
-    `val_file_pattern`.
+    The other arguments are flags of eval.py, such as `report`.
 
     Args:
         ckpt_path: a prefix, a folder, published weights, or a file of `export`; None with results=FILE (COCO's format).
@@ -245,16 +244,16 @@ def infer(
 
 @_with_flags(CompareOptions)
 def compare(
-    models: Sequence[AnyPath], val_file_pattern: AnyPath | None = None, *, output_dir: AnyPath, **flags: Any
+    models: Sequence[AnyPath], val_file_pattern: AnyPath, *, output_dir: AnyPath, **flags: Any
 ) -> results.ComparisonResult:
     """Compare two or more detectors on the same images, as compare.py does.
 
-    The other arguments are flags of compare.py, such as `images` and `annotations` instead of `val_file_pattern`.
+    The other arguments are flags of compare.py, such as `common_classes`.
 
     Args:
         models: checkpoints, files of `export`, SavedModels or .json files of detections (COCO's results format); the
             others are compared with the first.
-        val_file_pattern: folder that `convert` wrote, or a glob of records; None with images=FOLDER.
+        val_file_pattern: folder that `convert` wrote, or a glob of records.
         output_dir: folder for compare.html and compare.json.
 
     Returns:

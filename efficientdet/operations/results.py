@@ -36,7 +36,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         shown = [f"{key} {_shown(one)}" for key, one in list(value.items())[:_MAX_SHOWN]]
         return ", ".join([*shown, *(["..."] if len(value) > _MAX_SHOWN else [])])
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ", ".join(map(_shown, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -177,7 +177,9 @@ class MonitorResult(_Result):
         images: number of images.
         reference_ap: AP on the labeled images of the reference.
         ap: estimated AP; None where it cannot be estimated, as the images are unlike all of the reference.
-        interval: 90 % interval (low, high) of the estimate; None without one.
+        precision: the same at the detector's score thresholds and IoU 0.5.
+        recall: the same.
+        intervals: 90 % intervals (low, high) of `ap`, `precision` and `recall`; empty without estimates.
         drift: p-value of each statistic that differs, with all statistics taken into account.
         alarm: the images differ, or the estimate is probably below half of the reference's AP.
         page: monitor.html.
@@ -187,7 +189,9 @@ class MonitorResult(_Result):
     images: int
     reference_ap: float
     ap: float | None
-    interval: tuple[float, float] | None
+    precision: float | None
+    recall: float | None
+    intervals: dict[str, tuple[float, float]]
     drift: dict[str, float]
     alarm: bool
     page: Path

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 
 from efficientdet.devices.mesh import finished, for_each_device, local, replicate, replicated, shard_batch, sharded
+from efficientdet.optimization.optimizer import squared_norms
 from efficientdet.optimization.step import TrainStep
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch
@@ -82,7 +83,10 @@ class JaxStep(TrainStep):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
-        change, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
+        norms = squared_norms(gradients)
+        change, slots, applied = self.optimizer.updated(
+            state["optimizer"], gradients, learning_rate, squared_norms=norms, weights=packed
+        )
         change = jax.lax.with_sharding_constraint(change, self._replicated)  # one collective instead of one per weight
         trained = [
             weight + part.astype(weight.dtype)
@@ -105,7 +109,7 @@ class JaxStep(TrainStep):
         report = self.report(
             terms,
             counts,
-            gradients=gradients,
+            squared_norms=norms,
             scale=scale,
             applied=applied,
             packed_average=average[0] if average else None,

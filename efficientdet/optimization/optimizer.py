@@ -36,13 +36,13 @@ class Packing:
 
     def pack(self, tensors: Sequence, dtype: str = "float32"):
         """Return the tensors as one vector, [size]."""
-        return ops.concatenate([ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in tensors])
+        return ops.concatenate([_reshaped(ops.cast(tensor, dtype), (-1,)) for tensor in tensors])
 
     def unpack(self, vector) -> list:
         """Return the tensors of a vector [size], with its dtype."""
         # TensorFlow cannot split at an empty list of places
         parts = ops.split(vector, self._ends) if self._ends else [vector]
-        return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [_reshaped(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def vector(self, arrays: Iterable) -> np.ndarray:
         """Return `pack` as a NumPy array: outside of a program, an accelerator would compile each of its operations."""
@@ -106,17 +106,25 @@ class PackedOptimizer:
         )
 
     def updated(
-        self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *, weights: Tensor | None = None
+        self,
+        state: State,
+        gradients: Sequence[Tensor],
+        learning_rate: Tensor,
+        *,
+        squared_norms: Tensor,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, State, Tensor]:
         """Return the change of the packed weights [size], the new state, and whether the step was applied (bool).
 
-        `weights`: `packed_weights`.
+        `squared_norms`: of the gradients; `weights`: `packed_weights`.
         """
         if not self.scales_loss:
-            change, slots = self.weight_change(state, self._clipped(gradients), learning_rate, weights=weights)
+            clipped = self._clipped(gradients, squared_norms)
+            change, slots = self.weight_change(state, clipped, learning_rate, weights=weights)
             return change, {**state, **slots, "iterations": state["iterations"] + 1}, ops.convert_to_tensor(True)
-        finite = ops.isfinite(ops.sum(ops.stack([ops.sum(ops.abs(ops.cast(part, "float32"))) for part in gradients])))
-        clipped = self._clipped([ops.cast(part, "float32") / state["dynamic_scale"] for part in gradients])
+        finite, scale = ops.isfinite(ops.sum(squared_norms)), state["dynamic_scale"]
+        unscaled = [ops.cast(part, "float32") / scale for part in gradients]
+        clipped = self._clipped(unscaled, squared_norms / ops.square(scale))
         change, slots = self.weight_change(state, clipped, learning_rate, weights=weights)
         new_slots = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
         # Minus zero: adding it leaves every number unchanged, including zeros of either sign.
@@ -137,10 +145,12 @@ class PackedOptimizer:
         """Return the change of the packed weights for a packed gradient [size], and the new slots."""
         raise NotImplementedError
 
-    def _clipped(self, gradients: Sequence[Tensor]) -> Tensor:
+    def _clipped(self, gradients: Sequence[Tensor], squared_norms: Tensor) -> Tensor:
         if self.clip_gradients_norm:
-            factors = _clipping_factors(gradients, self.clip_gradients_norm)
-            gradients = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(gradients)]
+            factors = ops.unstack(_clipping_factors(squared_norms, self.clip_gradients_norm), len(gradients))
+            gradients = [
+                gradient * ops.cast(factor, gradient.dtype) for gradient, factor in zip(gradients, factors, strict=True)
+            ]
         return self.packing.pack(self._by_rate_factors(gradients) if self.is_linear else gradients)
 
     def _by_rate_factors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -259,9 +269,9 @@ def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model
         raise InputError(f"hparam learning_rate_factors: {error}") from error
 
 
-def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all gradients together, a float32 scalar."""
-    return ops.sqrt(ops.sum(_squared_norms(gradients)))
+def squared_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the squared Euclidean norm of each gradient, [n] float32."""
+    return 2.0 * ops.stack([tensorflow_cpu.half_squared_norm(gradient) for gradient in gradients])
 
 
 def _variable(value: np.ndarray | np.generic, name: str) -> keras.Variable:
@@ -278,14 +288,14 @@ def _next_scale(state: State, finite: Tensor) -> State:
     }
 
 
-def _squared_norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the squared norms, [n] float32."""
-    return ops.stack([ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients])
+def _reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor in a shape, itself if it is a vector and remains one, as most weights are."""
+    return tensor if len(tensor.shape) == len(shape) == 1 else ops.reshape(tensor, shape)
 
 
-def _clipping_factors(gradients: Sequence[Tensor], limit: float) -> Tensor:
+def _clipping_factors(squared_norms: Tensor, limit: float) -> Tensor:
     """Return factors [n] that clip each gradient's norm to `limit`, then the global norm of the clipped gradients."""
-    norms = ops.sqrt(_squared_norms(gradients))
+    norms = ops.sqrt(squared_norms)
     alone = limit / ops.maximum(norms, limit)
     together = ops.sqrt(ops.sum(ops.square(norms * alone)))
     return alone * (limit / ops.maximum(together, limit))

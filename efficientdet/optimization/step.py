@@ -18,7 +18,7 @@ from operator import add
 from keras import ops
 
 from efficientdet.devices.distributed import World
-from efficientdet.optimization.optimizer import PackedOptimizer, WeightAverage, global_norm
+from efficientdet.optimization.optimizer import PackedOptimizer, WeightAverage
 from model.detection_model import DetectionModel, losses
 from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Tensor
@@ -78,10 +78,10 @@ class TrainStep:
         return state["dynamic_scale"] if self.optimizer.scales_loss else 1.0
 
     def report(
-        self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_requests
+        self, terms: dict, counts: dict, *, squared_norms, scale, applied, packed_average, stop_requests
     ) -> dict[str, Tensor]:
         """Return the scalars of a step."""
-        loss, norm = sum(terms.values()), global_norm(gradients) / scale
+        loss, norm = sum(terms.values()), ops.sqrt(ops.sum(squared_norms)) / scale
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
         if packed_average is not None:
             # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from keras import ops
 
+from efficientdet.optimization.optimizer import squared_norms
 from efficientdet.optimization.step import TrainStep
 from object_detection.structures import Batch, Objects
 
@@ -127,9 +128,13 @@ class TensorflowStep(TrainStep):
     def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_requests):
         weights = self.network.trainable_variables
         packed = self.optimizer.packed_weights([weight.value for weight in weights])
-        change, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
+        norms = squared_norms(gradients)
+        change, state, applied = self.optimizer.updated(
+            self._state(), gradients, learning_rate, squared_norms=norms, weights=packed
+        )
         for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
-            weight.assign_add(ops.cast(part, weight.dtype))
+            # Not Keras's, which is three operations: each of hundreds of weights takes milliseconds to trace
+            weight.value.assign_add(ops.cast(part, weight.dtype), read_value=False)
         for name, variable in self.optimizer.variables.items():
             variable.assign(state[name])
         packed_average = None
@@ -138,7 +143,7 @@ class TensorflowStep(TrainStep):
         return self.report(
             terms,
             counts,
-            gradients=gradients,
+            squared_norms=norms,
             scale=scale,
             applied=applied,
             packed_average=packed_average,

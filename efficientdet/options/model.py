@@ -5,9 +5,8 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 from dataset.class_names import CLASS_FILE_SUFFIXES
-from dataset.files.file_kinds import FormatName
 from efficientdet.families.registry import DEFAULT_MODEL
-from program_support.checked_fields import CountOrZero, Help, Share, checked, one_of
+from program_support.checked_fields import CountOrZero, Help, checked, one_of
 from program_support.plugins import plugin_names
 
 TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"  # said where SavedModels are run
@@ -81,23 +80,9 @@ class WeightsOptions(CheckpointOptions):
 
 @checked
 class EvaluatedData:
-    """Records, or a folder of labeled images, to evaluate on."""
+    """Records to evaluate on."""
 
     val_file_pattern: Annotated[str | None, Help("Glob pattern of the TFRecords to evaluate on.")] = None
-    images: Annotated[str | None, Help("Folder of labeled images to evaluate on, instead of --val_file_pattern.")] = (
-        None
-    )
-    annotations: Annotated[
-        str | None,
-        Help(
-            "File or folder of the labels of --images, in any format that create_tfrecord.py reads. Default: the "
-            "folder of the images."
-        ),
-    ] = None
-    format: Annotated[FormatName, Help("Format of the labels; auto detects it from the content.")] = "auto"
-    max_bad_fraction: Annotated[
-        Share, Help("Maximum fraction of --images, and of their boxes, that may be skipped as unusable.")
-    ] = 0.01
     val_json_file: GroundTruth = None
 
 

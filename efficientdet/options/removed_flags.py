@@ -25,6 +25,10 @@ _CLUSTER = Gone("one machine detected as fast; each of several machines takes a 
 _COUNTS = Gone("supervision's LineZone and PolygonZone count the tracks of load_detector(..).track(..)")
 _MISS_RATE = Gone("no user asked for thresholds with a guaranteed miss rate; the best F1 is stored")
 _THRESHOLD = Gone("the thresholds with the best F1 are used; --min_score_thresh sets another", ("f1",))
+_IMAGES = dict.fromkeys(
+    ("annotations", "format", "images", "max_bad_fraction"),
+    Gone("dataset/create_tfrecord.py --images=FOLDER converts labeled images; --val_file_pattern takes the records"),
+)
 _EXPORTS = Gone("export.py --output_dir=FOLDER --formats=.. writes such files")
 
 ALIASES = {
@@ -96,7 +100,9 @@ GONE = {
         ("annotations", "format", "images", "val_annotations"),
         Gone("it checks records; dataset/create_tfrecord.py --images=FOLDER converts labeled images"),
     ),
+    "compare": _IMAGES,
     "evaluate": {
+        **_IMAGES,
         "confidence": _MISS_RATE,
         "engine": _CLUSTER,
         "gcp_project": _TPU,

@@ -132,7 +132,7 @@ _MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, eval.py and export.py; and for each format.
-_AFTER_CHOICE, _EACH_FORMAT = 0.3, 0.2
+_AFTER_CHOICE, _EACH_FORMAT = 0.2, 0.12
 CALIBRATION_IMAGES = 128  # of batch normalization; more cost seconds of each evaluation (docs/measurements/accuracy.md)
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.05, 2000  # share of the time for all, most images
@@ -180,28 +180,21 @@ def batch_size(images: int, *, accelerated: bool) -> int:
 
 
 def seconds_after_choice(
-    start_seconds: float, *, formats: int, measured_images: int, step_time: StepTime, evaluation_cost: float
+    start_seconds: float, *, formats: int, evaluated_images: int, step_time: StepTime, evaluation_cost: float
 ) -> float:
     """Estimate the seconds of the remaining steps except training: program start, evaluation, export.
 
     `start_seconds` are the seconds of train.py up to the end of its first step, including compilation;
-    `evaluation_cost` is the time to evaluate an image relative to a training step's time per image.
+    `evaluated_images` counts each once for each evaluation; `evaluation_cost` is the time to evaluate an image relative
+    to a training step's time per image.
     """
-    passes = 2 + formats  # passes over the images that the AP is measured on
-    evaluation = passes * measured_images * evaluation_cost * step_time.seconds / step_time.batch_size
+    evaluation = evaluated_images * evaluation_cost * step_time.seconds / step_time.batch_size
     return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
 
 
 def training_seconds(minutes: float, *, others: float) -> float:
     """Return the seconds left for training if the other steps take `others` seconds; at least a tenth of all."""
     return max(60 * minutes - others, 60 * _MIN_SHARE * minutes)
-
-
-def training_minutes(minutes: float, *, others: float) -> float:
-    """Return and print the minutes for training; `others`: seconds of the other steps."""
-    seconds = training_seconds(minutes, others=others)
-    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
-    return seconds / 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +286,6 @@ class Length:
     num_examples_per_epoch: int
     checkpoint_period: int
     warmup_epochs: float
-    training_mode: str | None = None  # None: with evaluations
 
 
 def training_length(images: int, budget: Budget, *, side: int, seconds: float) -> tuple[Length, str]:
@@ -301,7 +293,7 @@ def training_length(images: int, budget: Budget, *, side: int, seconds: float) -
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most
     four times the required steps, or 20 passes over the images. Evaluations before the last take at most a twentieth of
-    the time; where there is none, eval.py measures the model.
+    the time.
     """
     step_time, all_images = budget.step_time, math.ceil(images / budget.step_time.batch_size)
     enough = _PATIENCE * max(budget.target_steps, budget.required_steps(side))
@@ -319,7 +311,6 @@ def training_length(images: int, budget: Budget, *, side: int, seconds: float) -
         num_examples_per_epoch=steps_per_epoch * step_time.batch_size,
         checkpoint_period=max(1, math.ceil(expected / evaluations)) if evaluations else epochs,
         warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_per_epoch, 2)),
-        training_mode=None if evaluations else "train300",
     )
     return length, (
         f"at most {epochs * steps_per_epoch} steps of {step_time.batch_size} images"

@@ -19,6 +19,7 @@ from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, suggested_tile, typical_tile_count
 from efficientdet.data_checks.findings import as_hparams, counted
+from efficientdet.exports.formats import export_formats
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import build_detector, hyperparameters_of
@@ -372,10 +373,12 @@ def make_plan(
     measured: pattern of the records that the AP is measured on. spent: seconds so far.
     """
     shown = shown_images(images, settings)
+    in_8_bits = any(export_formats()[name].calibrates for name in config.formats)
+    passes = 2 + len(config.formats) if in_8_bits else 1  # export.py evaluates checkpoint and files, or only eval.py
     after = choices.seconds_after_choice(
         start_seconds,
         formats=len(config.formats),
-        measured_images=evaluated_count(measured, settings),
+        evaluated_images=passes * evaluated_count(measured, settings),
         step_time=step_time,
         evaluation_cost=recipe.evaluation_cost,
     )

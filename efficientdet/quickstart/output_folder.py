@@ -31,6 +31,7 @@ from program_support.file_lock import HOLDER, LockedError, held_lock, lock_file
 FOLDERS = ("records", "doctor", "model_smaller_input", "model", "evaluation", "exported")
 STATE = "quickstart.json"
 HISTORY = "history.json"  # of an earlier version, whose present model is in the output folder itself
+ARTIFACT = "exported/detector.onnx"
 METRICS = "metrics.json"  # written together with the folder `evaluation`
 RESULT = "result.html"
 LOG = "quickstart.log"
@@ -109,7 +110,7 @@ def present_round(folder: Path, *, before: int | None = None) -> int:
 
 def exported_model(folder: Path) -> Path:
     """Return the latest exported model in an output folder, by which it is served."""
-    return round_folder(folder, present_round(folder)) / "exported" / "detector.onnx"
+    return round_folder(folder, present_round(folder)) / ARTIFACT
 
 
 def steps_done(folder: Path) -> dict[str, Any]:

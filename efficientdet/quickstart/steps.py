@@ -22,6 +22,7 @@ from efficientdet.quickstart import choices
 from efficientdet.quickstart.choices import InitialWeights, weights_of_run
 from efficientdet.quickstart.chosen_settings import choose_settings, continue_settings
 from efficientdet.quickstart.output_folder import (
+    ARTIFACT,
     LOG,
     METRICS,
     RESULT,
@@ -48,8 +49,8 @@ from program_support.claimed_outputs import claim_folder, claimed_outputs
 from program_support.errors import InputError
 
 _ENOUGH = 0.8  # share of the required steps: the number that fits is an estimate
-_SPLITS = ("train", "val", "test")
-_COMPARED = 8  # images on which exported files are compared with the checkpoint
+_SPLITS = {"test": "test", "val": "validation", "train": "training"}  # names by prefix, the first is measured
+_COMPARED, _TIMED_RUNS = 8, 10  # images on which exported files are compared with the checkpoint, and runs on one
 
 
 def quickstart(config: QuickstartConfig) -> None:
@@ -78,24 +79,22 @@ def _run_first(config: QuickstartConfig, folder: Path, *, fingerprint: str, begi
     images = source_folder(config, folder, fingerprint=fingerprint, state=state)
     state.once("convert", lambda: _convert(config, folder, images=images))
     _print_found(folder)
-    val, test = records_of(folder, "val"), records_of(folder, "test")
-    measured = test or val or records_pattern(folder, "train")
+    measured = records_pattern(folder, _measured_split(folder))
     chosen = state.once(
         "choose",
         lambda: choose_settings(config, folder, weights=weights, measured=measured, spent=state.seconds("choose")),
     )
-    _train_and_evaluate(config, folder, chosen, state=state, measured=measured)
-    compared = _export(config, folder, images, state=state, measured=measured)
+    _train_all(config, folder, chosen, state=state)
+    compared = _export_and_evaluate(config, folder, images, state=state)
     print_summary(
         folder,
         weights=weights,
-        measured_on="test" if test else "validation" if val else "training",
         image_folder=compared[0].parent,
         shortfall=_shortfall(config, folder, chosen, state),
     )
     print(
         f"finished in {(time.monotonic() - begin) / 60:.1f} minutes; to train longer, run the same command with "
-        f"--minutes above {config.minutes:g}"
+        f"--minutes above {max(config.minutes, math.ceil(state.seconds('') / 60)):g}"
     )
 
 
@@ -137,7 +136,7 @@ def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint:
             sys.exit()
 
     state.once("convert", convert)
-    measured = records_of(output, "test") or records_pattern(output, "val")
+    measured = records_pattern(output, _measured_split(output))
     chosen = state.once(
         "choose",
         lambda: continue_settings(
@@ -149,13 +148,13 @@ def _run_round(config: QuickstartConfig, top: Path, number: int, *, fingerprint:
             spent=state.seconds("choose"),
         ),
     )
-    _train_and_evaluate(config, output, chosen, state=state, measured=measured, start=start / "model")
+    _train_all(config, output, chosen, state=state, start=start / "model")
     verdict = state.once("compare", lambda: compare_with_start(output, start / "model", measured=measured))
     is_taken = verdict["replaced"]
     if is_taken:
-        compared = _export(config, output, images, state=state, measured=measured)
+        compared = _export_and_evaluate(config, output, images, state=state)
         weights = InitialWeights(**chosen["weights"])
-        print_summary(output, weights=weights, measured_on="held-out", image_folder=compared[0].parent)
+        print_summary(output, weights=weights, image_folder=compared[0].parent)
     print(f"\nround {number}: {verdict['reason']}\n  {output}/comparison/compare.html: comparison")
     print(
         f"the present model is that of round {number if is_taken else present}, in {output if is_taken else start}; to "
@@ -188,55 +187,39 @@ def _convert(config: QuickstartConfig, folder: Path, *, images: str, splits_of: 
         )
 
 
+def _measured_split(folder: Path) -> str:
+    return next(split for split in _SPLITS if records_of(folder, split))
+
+
 def _print_found(folder: Path) -> None:
-    counts = [f"{image_count(pattern)} {split}" for split in _SPLITS if (pattern := records_of(folder, split))]
+    counts = [
+        f"{image_count(pattern)} {split}" for split in reversed(_SPLITS) if (pattern := records_of(folder, split))
+    ]
     names = class_names_of_records(expand_glob(records_pattern(folder, "train")))
     print(shortened(f"found images: {', '.join(counts)}; classes: {listed(names.names if names else ())}"))
 
 
-def _train_and_evaluate(
-    config: QuickstartConfig,
-    folder: Path,
-    chosen: dict[str, Any],
-    *,
-    state: State,
-    measured: str,
-    start: Path | None = None,
+def _train_all(
+    config: QuickstartConfig, folder: Path, chosen: dict[str, Any], *, state: State, start: Path | None = None
 ) -> None:
-    """Train on the records in the folder, with a smaller input first if chosen, and evaluate.
+    """Train on the records in the folder, with a smaller input first if chosen.
 
     start: checkpoint of the round before.
     """
     for line in chosen["why"]:
         print(shortened(f"chose {line}"))
     *smaller, flags = chosen["trainings"]
-    flags = {"val_file_pattern": records_of(folder, "val"), **flags}
-    if not flags["val_file_pattern"]:
-        flags["training_mode"] = "train300"
-    elif records_of(folder, "test"):  # the thresholds come from other images than the AP
-        flags["training_mode"] = None
+    # The last evaluation determines the score thresholds, and is the only one where there is no test split
+    val = records_of(folder, "val")
+    mode = None if val else "train300"
+    flags = {**flags, "val_file_pattern": val, "testdev_dir": folder / "model", "training_mode": mode}
     if start:
-        flags = {**flags, "pretrained_ckpt": start}
+        flags["pretrained_ckpt"] = start
     if smaller:
         first = {**smaller[0], "training_mode": "train300"}
         _train(config, chosen, first, folder, "train_smaller_input", state=state)
         flags = {**flags, "pretrained_ckpt": folder / "model_smaller_input", "backbone_init": None}
     _train(config, chosen, flags, folder, "train", state=state)
-    stores = bool(flags.get("training_mode")) and measured != records_pattern(folder, "train")  # else train.py did
-    state.once(
-        "evaluate",
-        lambda: run_program(
-            "eval",
-            {
-                "ckpt": folder / "model",
-                "val_file_pattern": measured,
-                "testdev_dir": folder / "evaluation",
-                "report": claim_folder(folder / "evaluation"),
-                "output_json": folder / METRICS,
-                "store_thresholds": stores or None,
-            },
-        ),
-    )
 
 
 def _train(
@@ -248,6 +231,8 @@ def _train(
 
     def run() -> None:
         others = state.seconds(step) + chosen["seconds_after_choice"]
+        minutes = choices.training_seconds(config.minutes, others=others) / 60
+        print(f"time: {minutes:.1f} of {config.minutes:g} minutes for training, about {others / 60:.1f} for the others")
         run_program(
             "train",
             {
@@ -258,16 +243,22 @@ def _train(
                 "write_saved_model": False,
                 **flags,
                 "num_epochs": math.ceil(more * flags["num_epochs"]),
-                "max_minutes": round(share * choices.training_minutes(config.minutes, others=others), 3),
+                "max_minutes": round(share * minutes, 3),
             },
         )
 
     state.once(step, run)
 
 
-def _export(config: QuickstartConfig, folder: Path, images: str, *, state: State, measured: str) -> Sequence[Path]:
-    """Export the model; return the images on which its files are compared with the checkpoint."""
-    in_8_bits = [name for name in config.formats if export_formats()[name].calibrates]
+def _export_and_evaluate(config: QuickstartConfig, folder: Path, images: str, *, state: State) -> Sequence[Path]:
+    """Export the model and evaluate the file, or read the detections of the training's last evaluation.
+
+    Returns the images on which the exported files are compared with the checkpoint. Files in 8 bits are also evaluated
+    by export.py.
+    """
+    split = _measured_split(folder)
+    measured = records_pattern(folder, split)
+    in_8_bits = any(export_formats()[name].calibrates for name in config.formats)
     compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
     state.once(
         "export",
@@ -278,35 +269,50 @@ def _export(config: QuickstartConfig, folder: Path, images: str, *, state: State
                 "output_dir": claim_folder(folder / "exported"),
                 "formats": ",".join(config.formats),
                 "images": compared,
-                "val_file_pattern": measured,
+                "runs": _TIMED_RUNS,
+                "val_file_pattern": measured if in_8_bits else None,
                 "int8_images": f"{records_pattern(folder, 'train')}.tfrecord" if in_8_bits else None,
+            },
+        ),
+    )
+    detections, artifact = folder / "model" / TESTDEV_FILE_NAME, folder / ARTIFACT
+    source = {"ckpt": artifact if artifact.exists() else folder / "model"}
+    if split == "val" and detections.exists():
+        source = {"results": detections}
+    state.once(
+        "evaluate",
+        lambda: run_program(
+            "eval",
+            {
+                **source,
+                "val_file_pattern": measured,
+                "testdev_dir": folder / "evaluation",
+                "report": claim_folder(folder / "evaluation"),
+                "output_json": folder / METRICS,
             },
         ),
     )
     return compared
 
 
-def print_summary(
-    folder: Path, *, weights: InitialWeights, measured_on: str, image_folder: Path, shortfall: str = ""
-) -> None:
+def print_summary(folder: Path, *, weights: InitialWeights, image_folder: Path, shortfall: str = "") -> None:
     """Print the AP, the initial weights, the files for the user and the next commands.
 
     Args:
         folder: output folder.
         weights: initial weights.
-        measured_on: split that metrics.json is of.
         image_folder: a folder of images to annotate.
         shortfall: see `_shortfall`.
     """
-    numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    numbers, split = json.loads((folder / METRICS).read_bytes()), _measured_split(folder)
     print(
         f"\n{shortfall}AP {numbers['AP']:.3f}{interval_note(numbers, 'AP')}, AP50 {numbers['AP50']:.3f} on the "
-        f"{measured_on} images\n"
+        f"{_SPLITS[split]} images\n"
         f"{weights.line}"
     )
     if masks := numbers.get("mask_numbers"):
         print(f"mask AP {masks['AP']:.3f}, AP50 {masks['AP50']:.3f}")
-    artifact, commands = folder / "exported" / "detector.onnx", ""
+    artifact, commands = folder / ARTIFACT, ""
     if artifact.exists():
         model, images, annotated = (shlex.quote(str(path)) for path in (artifact, image_folder, folder / "annotated"))
         commands = (
@@ -316,23 +322,20 @@ def print_summary(
     _write_page(
         folder,
         numbers,
-        measured_on=measured_on,
+        split=split,
         advice=[*filter(None, [shortfall.strip()]), weights.line],
         commands=commands,
     )
     print(commands)
 
 
-def _write_page(
-    folder: Path, numbers: dict[str, Any], *, measured_on: str, advice: Sequence[str], commands: str
-) -> None:
+def _write_page(folder: Path, numbers: dict[str, Any], *, split: str, advice: Sequence[str], commands: str) -> None:
     """Write the page of the result, unless the detections are missing: an earlier version did not keep them."""
     from efficientdet.evaluation.evaluation_report import write_result_page  # TensorFlow, which other steps have too
 
     detections, result = folder / "evaluation" / TESTDEV_FILE_NAME, folder / RESULT
     if not detections.exists():
         return
-    measured = records_of(folder, "test") or records_of(folder, "val") or records_pattern(folder, "train")
     pages = {  # by title
         "Data check": "doctor/doctor.html",
         "Training": "model/report.html",
@@ -342,10 +345,10 @@ def _write_page(
     with claimed_outputs(result):
         write_result_page(
             result,
-            expand_glob(measured),
+            expand_glob(records_pattern(folder, split)),
             detections,
             measures=numbers,
-            measured_on=measured_on,
+            measured_on=_SPLITS[split],
             log=folder / "model" / DEFAULT_FILE_NAME,
             advice=advice,
             commands=commands,

@@ -47,7 +47,7 @@ h2{border-bottom:1px solid var(--line)}h3{font-size:1em;margin:1.4em 0 .4em}
 h1,h2,h3,p,li,figcaption{overflow-wrap:anywhere}p.lead{color:var(--soft);margin:.3em 0 1em;max-width:80ch}
 p.big{font-size:1.6em;line-height:1.3;font-weight:600;margin:.4em 0}
 .row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:20px}
-.thumbnails{grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr))}
+.thumbnails{grid-template-columns:repeat(auto-fill,minmax(min(100%,var(--thumbnail,320px)),1fr))}
 .wide+p.lead,.row+details{margin-top:1.2em}
 figure{margin:0;min-width:0}figcaption{font-weight:600}
 svg{display:block;width:100%;height:auto;background:var(--ground);border:1px solid var(--line);border-radius:4px}

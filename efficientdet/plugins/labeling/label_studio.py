@@ -1,7 +1,7 @@
 """Label Studio's machine learning backend: proposals for its tasks, and trainings on its annotations.
 
 Protocol: https://labelstud.io/guide/ml_create. Label Studio calls /health, /setup and /predict. By the webhook that it
-makes for each backend it calls /webhook after each annotation and for "Start training"; older settings call /train.
+makes for each backend it calls /webhook after each annotation and for "Start training".
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class LabelStudioBackend:
             Route("/health", self._health),
             *(
                 Route(f"/{action.__name__.lstrip('_')}", self._posted(action), methods=["POST"])
-                for action in (self._setup, self._predict, self._webhook, self._train)
+                for action in (self._setup, self._predict, self._webhook)
             ),
         ]
 
@@ -125,12 +125,6 @@ class LabelStudioBackend:
         number = project.get("id") if isinstance(project, dict) else None
         if self._training and type(number) is int and action in (*_CHANGES, _START):
             self._training.changed(number, at_once=action == _START)
-        return {"status": "ok"}
-
-    async def _train(self, content: dict) -> dict:
-        number = str(content.get("project")).partition(".")[0]  # the project's number and its time
-        if self._training and number.isdecimal():
-            self._training.changed(int(number), at_once=True)
         return {"status": "ok"}
 
     @property

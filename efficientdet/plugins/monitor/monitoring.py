@@ -12,12 +12,18 @@ from dataset.files.image_files import read_stored_image
 from efficientdet.inference.detect import Detector
 from efficientdet.operations.results import MonitorResult
 from efficientdet.options.monitor import MonitorOptions
-from efficientdet.plugins.monitor.estimates import OF_IMAGES, Estimate, Estimator, change_point, drift_p_values
+from efficientdet.plugins.monitor.estimates import (
+    MEASURES,
+    OF_IMAGES,
+    Estimate,
+    Estimator,
+    change_point,
+    drift_p_values,
+)
 from efficientdet.plugins.monitor.reference import (
     SHOWN,
     Reference,
     Seen,
-    as_in_records,
     make_reference,
     read_reference,
     reference_path,
@@ -25,14 +31,15 @@ from efficientdet.plugins.monitor.reference import (
     statistics,
 )
 from efficientdet.reports.drawing import resized
-from efficientdet.reports.html_page import image_figure, image_row, page, row, table
+from efficientdet.reports.html_page import image_figure, image_row, notices, page, row
 from object_detection.coco.score_calibration import ScoreMap
 from program_support.atomic_files import report_write_errors, write_text
 from program_support.claimed_outputs import claimed_outputs
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
 
-_LONGER_SIDE = 320  # pixels of an image on the page
+_LONGER_SIDE = 320  # pixels of an image on the page, which is shown at half its size
+_SMALL = '<div style="--thumbnail:160px">{}</div>'
 _LEAD = (
     "AP is estimated from the scores and from statistics of the images, by a comparison with labeled images that were "
     "changed in many ways. It cannot know of objects that the detector does not respond to, such as a new class."
@@ -76,25 +83,25 @@ def monitor_images(
         paths, seen = _seen(images, detector)
         window = statistics(seen, detector.class_names, ScoreMap(*reference.score_map.tolist()))
         names = [Path(path).name for path in paths]
-        estimate, drifts, alarm = compared(
+        estimates, drifts, alarm = compared(
             reference, window, names, detector.class_names.names, rate=options.false_alarms
         )
         drifts = [one for one in drifts if one.p_value <= options.false_alarms]
         result = MonitorResult(
             images=len(paths),
-            reference_ap=float(reference.aps[0]),
-            ap=estimate.ap if estimate.is_trusted else None,
-            interval=(estimate.low, estimate.high) if estimate.is_trusted else None,
+            reference_ap=float(reference.measures[0, 0]),
+            **{name: one.value if one.is_trusted else None for name, one in estimates.items()},
+            intervals={name: (one.low, one.high) for name, one in estimates.items() if one.is_trusted},
             drift={drift.statistic: drift.p_value for drift in drifts},
             alarm=alarm,
             page=outputs[0],
             json=outputs[1],
         )
-        lines = [*_lines(result, estimate, reference, drifts, options)]
+        lines = [*_lines(result, estimates, reference, drifts, options)]
         print("\n".join(lines))
         differing = _most_different(reference.images, window)
         texts = (
-            _page(lines, drifts, reference, [paths[number] for number in differing], detector),
+            _page(lines, reference, [paths[number] for number in differing], detector),
             _json(result, drifts),
         )
         for output, text in zip(outputs, texts, strict=True):
@@ -110,7 +117,7 @@ def _seen(paths: Sequence[str], detector: Detector) -> tuple[list[str], list[See
     with Progress("monitor", total=len(paths), noun="image") as progress:
         for path in paths:
             try:
-                image = as_in_records(path, read_stored_image(path, value_range=detector.value_range).upright())
+                image = read_stored_image(path, value_range=detector.value_range).upright()
             except InputError as error:
                 failures.append(str(error))
                 print(f"skipped: {printable(failures[-1])}")
@@ -132,7 +139,7 @@ def _seen(paths: Sequence[str], detector: Detector) -> tuple[list[str], list[See
 
 def compared(
     reference: Reference, window: np.ndarray, images: Sequence[str], classes: Sequence[str], *, rate: float
-) -> tuple[Estimate, list[Drift], bool]:
+) -> tuple[dict[str, Estimate], list[Drift], bool]:
     """Compare a window of n images with the reference.
 
     Args:
@@ -143,10 +150,10 @@ def compared(
         rate: share of windows without a change that may raise an alarm.
 
     Returns:
-        The estimate, the difference of each statistic (the largest first), and whether there is an alarm.
+        The estimates of MEASURES, the difference of each statistic (the largest first), and whether there is an alarm.
     """
-    estimator = Estimator(reference.windows, reference.aps, reference.kinds.tolist(), spread=float(reference.spread))
-    estimate = estimator.estimate(window, objects=float(reference.objects), reference_images=len(reference.images))
+    estimator = Estimator(reference.windows, reference.measures, reference.kinds.tolist(), spread=reference.spread)
+    estimates = estimator.estimates(window, objects=float(reference.objects), reference_images=len(reference.images))
     names = [*OF_IMAGES, "confidence", "object size", *(f"objects of class {name}" for name in classes)]
     p_values = drift_p_values(reference.images, window, rate=rate)
     differences = _in_deviations(reference.images, window).mean(axis=0)
@@ -159,8 +166,8 @@ def compared(
         )
         for number in np.argsort(-abs(differences)).tolist()
     ]
-    is_low = estimate.is_trusted and estimate.high < reference.aps[0] / 2
-    return estimate, drifts, bool(is_low or p_values.min() <= rate)
+    is_low = estimates["ap"].is_trusted and estimates["ap"].high < reference.measures[0, 0] / 2
+    return estimates, drifts, bool(is_low or p_values.min() <= rate)
 
 
 def _in_deviations(reference: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -174,53 +181,49 @@ def _most_different(reference: np.ndarray, window: np.ndarray) -> list[int]:
 
 
 def _lines(
-    result: MonitorResult, estimate: Estimate, reference: Reference, drifts: Sequence[Drift], options: MonitorOptions
+    result: MonitorResult,
+    estimates: dict[str, Estimate],
+    reference: Reference,
+    drifts: Sequence[Drift],
+    options: MonitorOptions,
 ) -> Iterator[str]:
     known = f"AP {result.reference_ap:.3f} on the {len(reference.images)} labeled images of the reference"
-    yield f"estimated AP on {result.images} images: {estimate}; {known}"
+    yield f"estimated AP on {result.images} images: {estimates['ap']}; {known}"
+    for name, known in zip(MEASURES[1:], reference.measures[0, 1:], strict=True):
+        yield f"estimated {name} at the score threshold: {estimates[name]}; {known:.3f} on the reference"
     for drift in drifts[:5]:
         yield f"drift: {drift}"
     if not result.alarm:
         yield f"no alarm: nothing differs (at most {options.false_alarms:g} false alarms a call)"
         return
-    worse = result.interval is None or result.interval[1] < result.reference_ap
+    worse = result.ap is None or result.intervals["ap"][1] < result.reference_ap
     advice = "train with labels of such images" if worse else "AP is not known to be lower; look at the images"
     yield f"ALARM: {advice}. To label first: python next_images.py --model={options.model} " + " ".join(
         f"--images={name}" for name in options.images
     )
 
 
-def _page(
-    lines: Sequence[str], drifts: Sequence[Drift], reference: Reference, paths: Sequence[str], detector: Detector
-) -> str:
+def _page(lines: Sequence[str], reference: Reference, paths: Sequence[str], detector: Detector) -> str:
     pixels = (read_stored_image(path, value_range=detector.value_range).upright() for path in paths)
-    ends = np.cumsum(reference.shown_sizes)
-    jpegs = np.split(reference.shown, ends[:-1])
+    names = (Path(path).name for path in paths)
+    differing = zip(names, (resized(image, longer_side=_LONGER_SIDE) for image in pixels), strict=True)
+    jpegs = np.split(reference.shown, np.cumsum(reference.shown_sizes)[:-1])
     return page(
         "Unlabeled images beside the reference",
         {
-            "What differs": table(
-                ("statistic", "difference, standard deviations", "p-value", "since"), [tuple(one) for one in drifts]
-            ),
-            "Images that differ most": image_row(
-                (
-                    (Path(path).name, resized(image, longer_side=_LONGER_SIDE))
-                    for path, image in zip(paths, pixels, strict=True)
-                ),
-                thumbnails=True,
-            ),
-            "Images of the reference": row(
-                (image_figure("", jpeg.tobytes()) for jpeg in jpegs),
-                thumbnails=True,
+            "Images that differ most": _SMALL.format(image_row(differing, thumbnails=True)),
+            "Images of the reference": _SMALL.format(
+                row((image_figure("", jpeg.tobytes()) for jpeg in jpegs), thumbnails=True)
             ),
         },
         figure=lines[0],
         lead=_LEAD,
+        notes=notices([("warning" if "ALARM" in line else "", line) for line in lines[1:]]),
     )
 
 
 def _json(result: MonitorResult, drifts: Sequence[Drift]) -> str:
     content: dict[str, Any] = {
-        name: getattr(result, name) for name in ("images", "reference_ap", "ap", "interval", "alarm")
+        name: getattr(result, name) for name in ("images", "reference_ap", *MEASURES, "intervals", "alarm")
     }
     return json.dumps({**content, "drift": [one._asdict() for one in drifts]}, indent=1) + "\n"

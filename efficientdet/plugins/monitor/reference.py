@@ -11,18 +11,17 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion.upright_labels import JPEG_QUALITY
 from dataset.files.image_files import encode_image
 from dataset.records.record_index import index_records
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.inference.detect import Detector
-from efficientdet.plugins.monitor.estimates import detection_statistics, image_statistics, window_statistics
+from efficientdet.plugins.monitor.estimates import as_jpeg, detection_statistics, image_statistics, window_statistics
 from efficientdet.reports.drawing import resized
 from object_detection.coco.bootstrap import multiplicities, resampled
 from object_detection.coco.evaluation import CocoEvaluator, GroundTruth
+from object_detection.coco.matching import Comparison
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import ScoreMap, fitted_map
 from program_support.atomic_files import report_write_errors, write_bytes
@@ -53,17 +52,6 @@ def _noise(image: np.ndarray, deviation: float) -> np.ndarray:
     return np.clip(image + noise, 0, 255).astype(np.uint8)
 
 
-def _jpeg(image: np.ndarray, quality: int) -> np.ndarray:
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "JPEG", quality=quality, subsampling=0)
-    return np.asarray(Image.open(stream))
-
-
-def as_in_records(path: str, image: np.ndarray) -> np.ndarray:
-    """Return an image with the losses of its conversion to records, which keep JPEGs and encode other files as such."""
-    return image if Path(path).suffix.lower() in (".jpg", ".jpeg") else _jpeg(image, JPEG_QUALITY)
-
-
 def _coarse(image: np.ndarray, factor: float) -> np.ndarray:
     height, width = image.shape[:2]
     small = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
@@ -84,7 +72,7 @@ _CHANGES: tuple[tuple[str, Callable[..., np.ndarray], tuple], ...] = (
     ("contrast", _contrast, (0.7, 0.4, 0.2, 0.1)),
     ("blur", lambda image, sigma: cv2.GaussianBlur(image, (0, 0), sigma), (1, 2, 4, 7)),
     ("noise", _noise, (12, 30, 60, 100)),
-    ("jpeg", _jpeg, (25, 8, 3)),
+    ("jpeg", as_jpeg, (25, 8, 3)),
     ("resolution", _coarse, (0.5, 0.25, 0.12)),
     ("color", _scaled, ((1.2, 1, 0.7), (0.6, 0.9, 1.2))),
     ("smaller", _zoomed, (0.7, 0.45)),
@@ -97,9 +85,9 @@ class Reference(NamedTuple):
 
     images: np.ndarray  # [n, 7 + K] statistics of `image_statistics` and `detection_statistics`
     windows: np.ndarray  # [C, 8] of `window_statistics`
-    aps: np.ndarray  # [C]
+    measures: np.ndarray  # [C, 3] of MEASURES
     kinds: np.ndarray  # [C] of the changes
-    spread: np.ndarray  # standard deviation of the AP of one image
+    spread: np.ndarray  # [3] standard deviations of the measures of one image
     objects: np.ndarray  # labels of an image
     score_map: np.ndarray  # [3] of the `ScoreMap` from scores to probabilities
     shown: np.ndarray  # bytes of JPEGs, one after another
@@ -121,7 +109,7 @@ def seen_image(image: np.ndarray, rows: DetectionRows) -> Seen:
 
 
 def statistics(seen: Sequence[Seen], class_names: ClassNames, score_map: ScoreMap) -> np.ndarray:
-    """Return the statistics of n images, [n, 7 + K]."""
+    """Return the statistics of n images, [n, 7 + K] float32: equal ones, as of gray images, must stay equal."""
     ids = np.array(class_names.category_ids)
 
     def of_detections(one: Seen) -> list[float]:
@@ -130,7 +118,7 @@ def statistics(seen: Sequence[Seen], class_names: ClassNames, score_map: ScoreMa
         classes = np.searchsorted(ids, one.rows.category_ids)
         return detection_statistics(score_map(one.rows.scores), sizes, classes, num_classes=len(ids))
 
-    return np.array([one.of_image + of_detections(one) for one in seen])
+    return np.array([one.of_image + of_detections(one) for one in seen], np.float32)
 
 
 def reference_path(model: str) -> Path:
@@ -152,7 +140,7 @@ def read_reference(model: str) -> Reference:
         stored = np.load(io.BytesIO(path.read_bytes()))
         reference = Reference(*(stored[name] for name in Reference._fields))
     except Exception as error:  # zipfile, zlib and NumPy raise many types
-        raise InputError(f"{path}: is damaged ({error}); {make}") from error
+        raise InputError(f"{path}: is damaged or of an earlier version ({error}); {make}") from error
     if str(reference.model) != _checksum(model):
         raise InputError(f"{path}: is the reference of another model than {model}, such as an earlier training; {make}")
     return reference
@@ -171,7 +159,8 @@ def make_reference(model: str, detector: Detector, records: Sequence[str]) -> No
     with claimed_outputs(path), report_write_errors(path):
         write_bytes(path, content.getvalue())
     print(
-        f"wrote {path}: AP {reference.aps[0]:.4f} on {len(reference.images)} images, {len(reference.aps)} evaluations"
+        f"wrote {path}: AP {reference.measures[0, 0]:.4f} on {len(reference.images)} images, "
+        f"{len(reference.kinds)} evaluations"
     )
 
 
@@ -189,7 +178,7 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
         raise InputError(f"{records[0]}: {samples} images; expected at least {_FEWEST_IMAGES} labeled ones")
 
     def evaluated(factor: float = 1.0, change: Change = lambda image: image):
-        """Return the comparison with the labels, the AP, and each image with its detections; factor: of a zoom."""
+        """Return the comparison with the labels, the measures, and each image as it was seen; factor: of a zoom."""
         seen: list[Seen] = []
 
         def detect(images: list[np.ndarray]) -> list[DetectionRows]:
@@ -202,11 +191,14 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
         rows = rows_of_detector(replace(detector, detect=detect), model, index, class_names, samples=0)
         judge = evaluator if factor <= 1 else CocoEvaluator(_visible(evaluator.ground_truth, factor))
         comparison = judge.compare(rows)
-        return comparison, judge.evaluate(rows, comparison=comparison).numbers["AP"], seen
+        ap = judge.evaluate(rows, comparison=comparison).numbers["AP"]
+        return comparison, [ap, *precision_and_recall(counts_of_images(comparison, detector).sum(axis=0))], seen
 
-    clean, ap, seen = evaluated()
-    if ap < _LEAST_AP:
-        raise InputError(f"--model={model}: AP {ap:.4f} on {records[0]}; expected at least {_LEAST_AP} to estimate AP")
+    clean, of_clean, seen = evaluated()
+    if of_clean[0] < _LEAST_AP:
+        raise InputError(
+            f"--model={model}: AP {of_clean[0]:.4f} on {records[0]}; expected at least {_LEAST_AP} to estimate AP"
+        )
     counted = clean.outcomes.counted
     score_map = fitted_map(clean.scores[counted].astype(np.float64), clean.outcomes.right[counted])
     objects, images = float(clean.class_counts.sum()) / samples, statistics(seen, class_names, score_map)
@@ -214,24 +206,42 @@ def _measured(model: str, detector: Detector, records: Sequence[str]) -> Referen
         encode_image(resized(image.pixels, longer_side=_LONGER_SIDE), "JPEG", quality=_QUALITY)
         for image in original_images(index, np.unique(np.linspace(0, samples - 1, SHOWN).astype(int)).tolist())
     ]
-    kinds, aps, windows = ["none"], [ap], [window_statistics(images.mean(axis=0), objects)]
+    weights = multiplicities(samples, _RESAMPLES)
+    counts = weights @ counts_of_images(clean, detector)
+    resamples = [resampled(clean, weights).numbers[0], *precision_and_recall(counts)]
+    kinds, measures, windows = ["none"], [of_clean], [window_statistics(images.mean(axis=0), objects)]
     for kind, factor, change in _changes():
-        _, ap, seen = evaluated(factor, change)
+        _, of_changed, seen = evaluated(factor, change)
         means = statistics(seen, class_names, score_map).mean(axis=0)
-        kinds, aps, windows = [*kinds, kind], [*aps, ap], [*windows, window_statistics(means, objects)]
-    spread = np.nanstd(resampled(clean, multiplicities(samples, _RESAMPLES)).numbers[0]) * np.sqrt(samples)
+        kinds, measures = [*kinds, kind], [*measures, of_changed]
+        windows.append(window_statistics(means, objects))
     return Reference(
-        images.astype(np.float32),
+        images,
         np.array(windows),
-        np.maximum(aps, 0),
+        np.maximum(measures, 0),
         np.array(kinds),
-        spread=np.array(spread),
+        spread=np.nanstd(resamples, axis=1) * np.sqrt(samples),
         objects=np.array(objects),
         score_map=np.array(score_map),
         shown=np.frombuffer(b"".join(shown), np.uint8),
         shown_sizes=np.array([*map(len, shown)]),
         model=np.array(_checksum(model)),
     )
+
+
+def counts_of_images(comparison: Comparison, detector: Detector) -> np.ndarray:
+    """Return correct detections, detections and objects of n images, [n, 3], at the detector's score thresholds."""
+    ids = detector.class_names.by_name()
+    thresholds = detector.thresholds.of(np.array([ids[name] for name in comparison.names]))
+    reaches = comparison.outcomes.counted & (comparison.scores >= thresholds[comparison.detections.classes])
+    images, of_objects = comparison.detections.images, comparison.objects.images[~comparison.flags.ignored]
+    counted = images[reaches & comparison.outcomes.right], images[reaches], of_objects
+    return np.stack([np.bincount(numbers, minlength=len(comparison.image_ids)) for numbers in counted], axis=1)
+
+
+def precision_and_recall(counts: np.ndarray) -> np.ndarray:
+    """Return both [2, ...] from sums [..., 3] of `counts_of_images`; 0 without detections or objects."""
+    return counts[..., 0] / np.maximum(np.moveaxis(counts[..., 1:], -1, 0), 1)
 
 
 def _changes() -> Iterator[tuple[str, float, Change]]:

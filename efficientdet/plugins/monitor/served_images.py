@@ -14,13 +14,7 @@ from prometheus_client import Gauge
 from efficientdet.options.serve import ServeOptions
 from efficientdet.plugins.monitor.estimates import OF_IMAGES
 from efficientdet.plugins.monitor.monitoring import compared
-from efficientdet.plugins.monitor.reference import (
-    as_in_records,
-    read_reference,
-    reference_path,
-    seen_image,
-    statistics,
-)
+from efficientdet.plugins.monitor.reference import read_reference, reference_path, seen_image, statistics
 from efficientdet.serving.batching import Batcher, ServedModel
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.score_calibration import ScoreMap
@@ -53,7 +47,7 @@ class ServedMonitor:
 
     def __init__(self, model: str):
         self._reference, self._path = read_reference(model), reference_path(model).with_suffix(".window.json")
-        self._key = f"{self._reference.model} {self._reference.score_map}"
+        self._key = f"{self._reference.model} {self._reference.windows[0]}"
         self._rows = list[list[float]]()  # statistics of each image
         self._alarm, self._rests_until = False, 0.0
         try:
@@ -95,33 +89,38 @@ class ServedMonitor:
         self._thread.start()
 
     def _add(self, images: list[np.ndarray], results: list[DetectionRows]) -> None:
-        start = time.thread_time()
-        seen = [seen_image(as_in_records("", image), rows) for image, rows in zip(images, results, strict=True)]
-        score_map = ScoreMap(*self._reference.score_map.tolist())
-        for row in statistics(seen, self._model.class_names, score_map).tolist():
-            of_image = row[: len(OF_IMAGES)]  # equal for equal pixels
-            if of_image not in [one[: len(OF_IMAGES)] for one in self._rows]:
-                self._rows.append(row)
-        del self._rows[:-_WINDOW]
-        self._new += len(images)
-        if self._new >= _INTERVAL:
-            self._compare()
-        self._rests_until = time.monotonic() + (time.thread_time() - start) / _SHARE
+        try:
+            start = time.thread_time()
+            seen = [seen_image(image, rows) for image, rows in zip(images, results, strict=True)]
+            score_map = ScoreMap(*self._reference.score_map.tolist())
+            for row in statistics(seen, self._model.class_names, score_map).tolist():
+                of_image = row[: len(OF_IMAGES)]  # equal for equal pixels
+                if of_image not in [one[: len(OF_IMAGES)] for one in self._rows]:
+                    self._rows.append(row)
+            del self._rows[:-_WINDOW]
+            self._new += len(images)
+            if self._new >= _INTERVAL:
+                self._compare()
+            self._rests_until = time.monotonic() + (time.thread_time() - start) / _SHARE
+        except Exception as error:  # serving continues
+            self._gauge.clear()
+            print(f"monitoring ends: {type(error).__name__}: {error}", flush=True)
 
     def _compare(self) -> None:
         self._new, count = 0, len(self._rows)
         names = [f"image {number} of {count}" for number in range(1, count + 1)]
         classes = self._model.class_names.names
-        estimate, drifts, alarm = compared(self._reference, np.array(self._rows), names, classes, rate=_RATE)
+        estimates, drifts, alarm = compared(self._reference, np.array(self._rows), names, classes, rate=_RATE)
         values: dict[tuple[str, str], float] = {("images", ""): count, ("alarm", ""): alarm}
-        for name in ("ap", "low", "high"):
-            values["estimated_ap", name] = getattr(estimate, name) if estimate.is_trusted else math.nan
+        for name, one in estimates.items():
+            for statistic, value in zip((name, "low", "high"), one[:3], strict=True):
+                values[f"estimated_{name}", statistic] = value if one.is_trusted else math.nan
         values |= {("p_value", one.statistic): one.p_value for one in drifts}
         for labels, value in values.items():
             self._gauge.labels(*labels).set(value)
         if alarm != self._alarm:
             kind = "ALARM" if alarm else "alarm ended"
-            print(f"{kind}: estimated AP on the last {count} images: {estimate}; {drifts[0]}", flush=True)
+            print(f"{kind}: estimated AP on the last {count} images: {estimates['ap']}; {drifts[0]}", flush=True)
         self._alarm = alarm
         self._store()
 

@@ -55,23 +55,13 @@ def activated(graph: OnnxGraph, source: str, activation) -> str:
 
 
 def relu(graph, layer, inputs, node) -> str:
-    """Add keras.layers.ReLU with its limits."""
-    if layer.threshold or (layer.max_value is not None and layer.negative_slope):
-        raise InputError(f"layer {layer.name} of type ReLU has no translation to ONNX with its threshold and limits")
-    if layer.negative_slope:
-        made = graph.add("LeakyRelu", inputs, alpha=float(layer.negative_slope))
-    elif layer.max_value is not None:
-        made = graph.add("Clip", [*inputs, np.float32(0), np.float32(layer.max_value)])
-    else:
-        made = graph.add("Relu", inputs)
+    """Add keras.layers.ReLU with its upper limit."""
+    if layer.threshold or layer.negative_slope:
+        raise InputError(f"layer {layer.name} of type ReLU has no translation to ONNX with its threshold or slope")
+    if layer.max_value is None:
+        return activated(graph, inputs[0], "relu")
+    made = graph.add("Clip", [*inputs, np.float32(0), np.float32(layer.max_value)])
     return graph.as_image(made) if graph.is_image(inputs[0]) else made
-
-
-def softmax(graph, layer, inputs, node) -> str:
-    """Add keras.layers.Softmax over one axis."""
-    if not isinstance(layer.axis, int):
-        raise InputError(f"layer {layer.name} of type Softmax has no translation to ONNX over the axes {layer.axis}")
-    return graph.add("Softmax", [graph.keras(inputs[0])], axis=layer.axis)
 
 
 def combined(kind: str):
@@ -471,7 +461,6 @@ _TRANSLATIONS: list[tuple[type[keras.Layer], Callable[..., str | list[str]]]] = 
     (keras.layers.ZeroPadding2D, padded),
     (keras.layers.Activation, lambda graph, layer, inputs, node: activated(graph, inputs[0], layer.activation)),
     (keras.layers.ReLU, relu),
-    (keras.layers.Softmax, softmax),
     (keras.layers.Reshape, reshaped),
     (keras.layers.Flatten, reshaped),
     (keras.layers.Permute, permuted),
