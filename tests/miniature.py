@@ -87,7 +87,8 @@ def reset_once_made(initial_state):
     states = {}
 
     def state_of(config, **options):
-        hparams = dataclasses.replace(config.hparams, num_epochs=1)
+        # The schedule is no part of the state: its rate is an argument of the step
+        hparams = dataclasses.replace(config.hparams, num_epochs=1, learning_rate=1.0, lr_warmup_epoch=1.0)
         key = repr((hparams, config.class_names, config.batch_size, options["precision"]))
         if hparams.var_freeze_expr or key not in states:
             state = initial_state(config, **options)

@@ -1,4 +1,4 @@
-"""Tasks and conversion on a real Ray cluster of three nodes."""
+"""Tasks and conversion on a real Ray cluster of two nodes."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Three nodes of one core on this machine."""
+    """Two nodes of one core on this machine."""
     with pytest.MonkeyPatch.context() as variables:
         variables.setenv("RAY_worker_niceness", "0")  # of 15, they would wait for other tests
         variables.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -37,8 +37,7 @@ def cluster():
         variables.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")  # for the functions that run there
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
         variables.setenv("RAY_ADDRESS", nodes.address)
-        for _ in range(2):
-            nodes.add_node(num_cpus=1, object_store_memory=80_000_000)
+        nodes.add_node(num_cpus=1, object_store_memory=80_000_000)
         yield nodes
         nodes.shutdown()
 
