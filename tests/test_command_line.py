@@ -333,7 +333,6 @@ train TRAIN --warmup_epochs | nan -1 inf
 train TRAIN --warmup_value | nan -1 inf
 eval EVAL --batch_size | 0 99999999999999999999
 eval EVAL --eval_samples | -1
-eval EVAL --max_bad_fraction | -1 1.5 nan
 eval EVAL --bootstrap | -1
 infer INFER --batch_size | 0
 infer INFER --min_score_thresh | nan -1 2
