@@ -132,12 +132,12 @@ _MIN_FIRST_OBJECT_SIDE = 7.5  # pixels, in a smaller first input
 _FEWER_STEPS = 1 / 3  # share of the required steps, which is enough where a smaller input would have smaller objects
 # Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start
 # and end of train.py, eval.py and export.py; and for each format.
-_AFTER_CHOICE, _EACH_FORMAT = 0.2, 0.12
+_AFTER_CHOICE, _EACH_FORMAT = 0.2, 0.24
 CALIBRATION_IMAGES = 128  # of batch normalization; more cost seconds of each evaluation (docs/measurements/accuracy.md)
 # An evaluation during the training, with its calibration, takes about as long as training on all images.
 _EVALUATION_SHARE, _EVALUATED_IMAGES = 0.05, 2000  # share of the time for all, most images
 _MIN_SHARE = 0.1  # share of the minutes that training gets
-_MIN_STARTS = 10  # seconds of training, as a multiple of those of a start, from which on a second start pays
+_MIN_STARTS = 20  # seconds of training, as a multiple of those of a start, from which on a second start pays
 CONTINUED_RATE = 0.3  # share of the first training's learning rate with which a round continues
 FIRST_LR_END_FACTOR = 0.3  # the training with the larger input continues from here
 

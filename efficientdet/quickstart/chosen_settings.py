@@ -33,8 +33,8 @@ from program_support.claimed_outputs import claim_folder
 from program_support.errors import InputError
 
 _FIRST_SIDE = 256  # longer side for the first measurement of the step time
-_COMPARISON = 1.5  # of a round with the model before it: seconds as a multiple of those of a start of train.py
-_START = 11.0  # seconds of train.py up to the end of its first step, as a multiple of those to build the network
+_COMPARISON = 3.0  # of a round with the model before it: seconds as a multiple of those of a start of train.py
+_START = 5.5  # seconds of train.py up to the end of its first step, as a multiple of those to build the network
 _BUSY = 2  # load average per core from which the measured speed is too low
 
 
