@@ -105,7 +105,7 @@ def _silu() -> Callable[[Tensor], Tensor]:
 
 
 def half_squared_norm(tensor: Tensor) -> Tensor:
-    """Return half the sum of the squares, float32; one operation: a step has hundreds, each is traced a millisecond."""
+    """Return half the sum of the squares, float32, as one operation: a step has hundreds, which take time to trace."""
     tensor = ops.cast(tensor, "float32")
     if not applies():
         return 0.5 * ops.sum(ops.square(tensor))
