@@ -300,7 +300,7 @@ def evaluated(detected: list[Detected], categories, detector: Detector) -> list[
 
 
 class Line(NamedTuple):
-    """What was measured and estimated of one change."""
+    """Measures and estimates of one change."""
 
     name: str
     measures: list[float]

@@ -46,6 +46,12 @@ def call(env, *scripts, **flags):
     return done.stdout
 
 
+def export_agrees(env, *scripts, **flags):
+    """Export a SavedModel, whose detections are all those of the checkpoint."""
+    told = call(env, *scripts, formats="savedmodel", **flags)
+    assert told.count(": 100.0% of ") == told.count("detections agree") == 1
+
+
 def training(drawn, model_name, model_dir, **changes):
     """Flags of a training of so many short epochs, the same bits each time."""
     return {
@@ -125,15 +131,7 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
     assert len(found["keras"]) == ours["detections"] > 4
     np.testing.assert_array_equal(found["keras"][:, :2], found["onnxruntime"][:, :2])
     np.testing.assert_allclose(found["keras"][:, 2:], found["onnxruntime"][:, 2:], rtol=1e-3, atol=0.02)
-    told = call(
-        env,
-        "export.py",
-        ckpt=trained,
-        output_dir=tmp_path / "exported",
-        formats="savedmodel",
-        images=drawn.folder / "val",
-    )
-    assert told.count(": 100.0% of ") == told.count("detections agree") == 1
+    export_agrees(env, "export.py", ckpt=trained, output_dir=tmp_path / "exported", images=drawn.folder / "val")
     call(
         env,
         "infer.py",

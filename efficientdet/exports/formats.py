@@ -1,7 +1,7 @@
 """The formats of exported detectors by name: those of this project, of its plugins and of installed packages."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,11 @@ _SAVED_MODEL = SavedModel()
 def export_formats() -> Mapping[str, ExportFormat]:
     """Return every format by name."""
     return {one.name: one for one in (*load_plugins(PLUGINS), _SAVED_MODEL)}
+
+
+def need_calibration(names: Iterable[str]) -> bool:
+    """Return whether one of the formats has 8 bits, whose ranges are determined on calibration images."""
+    return any(export_formats()[name].calibrates for name in names)
 
 
 def format_of(path: str | os.PathLike[str] | None) -> ExportFormat | None:

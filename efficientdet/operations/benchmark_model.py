@@ -150,8 +150,9 @@ def _parts(predict: Predictor, batch: Sequence) -> dict[str, float]:
 
 def table(report: Mapping[str, Any]) -> list[str]:
     """Return the report as lines for a console."""
-    latencies, rates, compilation = (report[name] for name in ("latency_ms", "images_per_s", "compile_s"))
-    lines = [f"{name:<33} {value}" for name, value in report.items() if value not in (latencies, rates, compilation)]
+    by_stage = ("latency_ms", "images_per_s", "compile_s")
+    latencies, rates, compilation = (report[name] for name in by_stage)
+    lines = [f"{name:<33} {value}" for name, value in report.items() if name not in by_stage]
     columns = (*next(iter(latencies.values())), "images/s", "compile s")
     lines += ["", f"{'ms per batch':<16}" + "".join(f"{column:>10}" for column in columns)]
     for stage, latency in latencies.items():

@@ -16,7 +16,7 @@ from efficientdet.configuration.flag_paths import (
 )
 from efficientdet.configuration.model_config import checked_overrides, model_config
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.exports.formats import checked_formats, export_formats
+from efficientdet.exports.formats import checked_formats, need_calibration
 from efficientdet.operations.results import ExportResult
 from efficientdet.options.export import ExportOptions
 from program_support.errors import InputError
@@ -71,7 +71,7 @@ def _validation(options: ExportOptions, *, json_file: str | None) -> tuple[str, 
 def _calibration(records: tuple[str, ...], formats: Sequence[str], options: ExportOptions) -> dict:
     """Return the settings of the int8 calibration, empty if no format needs it."""
     named = options.int8_images
-    if not any(export_formats()[name].calibrates for name in formats):
+    if not need_calibration(formats):
         if named:
             raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}

@@ -83,9 +83,9 @@ class JaxStep(TrainStep):
         scale = self.loss_scale(state["optimizer"])
         gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
         packed = self.optimizer.packed_weights(state["trained"])
-        norms = squared_norms(gradients)
+        squares = squared_norms(gradients)
         change, slots, applied = self.optimizer.updated(
-            state["optimizer"], gradients, learning_rate, squared_norms=norms, weights=packed
+            state["optimizer"], gradients, learning_rate, squared_norms=squares, weights=packed
         )
         change = jax.lax.with_sharding_constraint(change, self._replicated)  # one collective instead of one per weight
         trained = [
@@ -109,7 +109,7 @@ class JaxStep(TrainStep):
         report = self.report(
             terms,
             counts,
-            squared_norms=norms,
+            squared_norms=squares,
             scale=scale,
             applied=applied,
             packed_average=average[0] if average else None,

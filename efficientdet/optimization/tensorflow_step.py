@@ -128,9 +128,9 @@ class TensorflowStep(TrainStep):
     def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_requests):
         weights = self.network.trainable_variables
         packed = self.optimizer.packed_weights([weight.value for weight in weights])
-        norms = squared_norms(gradients)
+        squares = squared_norms(gradients)
         change, state, applied = self.optimizer.updated(
-            self._state(), gradients, learning_rate, squared_norms=norms, weights=packed
+            self._state(), gradients, learning_rate, squared_norms=squares, weights=packed
         )
         for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
             # Not Keras's, which is three operations: each of hundreds of weights takes milliseconds to trace
@@ -143,7 +143,7 @@ class TensorflowStep(TrainStep):
         return self.report(
             terms,
             counts,
-            squared_norms=norms,
+            squared_norms=squares,
             scale=scale,
             applied=applied,
             packed_average=packed_average,

@@ -19,7 +19,7 @@ from efficientdet.checkpoints.description import read_description
 from efficientdet.configuration.model_config import parse_overrides
 from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, suggested_tile, typical_tile_count
 from efficientdet.data_checks.findings import as_hparams, counted
-from efficientdet.exports.formats import export_formats
+from efficientdet.exports.formats import need_calibration
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
 from efficientdet.families.registry import build_detector, hyperparameters_of
@@ -373,8 +373,8 @@ def make_plan(
     measured: pattern of the records that the AP is measured on. spent: seconds so far.
     """
     shown = shown_images(images, settings)
-    in_8_bits = any(export_formats()[name].calibrates for name in config.formats)
-    passes = 2 + len(config.formats) if in_8_bits else 1  # export.py evaluates checkpoint and files, or only eval.py
+    # export.py evaluates checkpoint and files, or only eval.py
+    passes = 2 + len(config.formats) if need_calibration(config.formats) else 1
     after = choices.seconds_after_choice(
         start_seconds,
         formats=len(config.formats),

@@ -15,7 +15,7 @@ from dataset.files.untrusted_values import listed
 from dataset.records.record_files import expand_glob
 from efficientdet.checkpoints.checkpoint import prefixes, writing_order
 from efficientdet.checkpoints.description import read_description
-from efficientdet.exports.formats import export_formats
+from efficientdet.exports.formats import need_calibration
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
@@ -258,7 +258,7 @@ def _export_and_evaluate(config: QuickstartConfig, folder: Path, images: str, *,
     """
     split = _measured_split(folder)
     measured = records_pattern(folder, split)
-    in_8_bits = any(export_formats()[name].calibrates for name in config.formats)
+    in_8_bits = need_calibration(config.formats)
     compared = [Path(images, name) for name in labeled_images(measured, most=_COMPARED).names]
     state.once(
         "export",
