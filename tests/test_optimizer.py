@@ -28,7 +28,7 @@ def take(optimizer, variables, gradients, *, rate=1.0):
     move, state, applied = optimizer.updated(
         state, gradients, np.float32(rate), squared_norms=squared_norms(gradients), weights=weights
     )
-    for variable, part in zip(variables, optimizer.packing.unpack(move), strict=True):
+    for variable, part in zip(variables, optimizer.changes(move), strict=True):
         variable.assign_add(part)
     for name, variable in optimizer.variables.items():
         variable.assign(state[name])

@@ -90,7 +90,7 @@ class JaxStep(TrainStep):
         change = jax.lax.with_sharding_constraint(change, self._replicated)  # one collective instead of one per weight
         trained = [
             weight + part.astype(weight.dtype)
-            for weight, part in zip(state["trained"], self.optimizer.packing.unpack(change), strict=True)
+            for weight, part in zip(state["trained"], self.optimizer.changes(change), strict=True)
         ]
         average = state["average"]
         if self.average is not None:

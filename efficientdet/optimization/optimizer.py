@@ -64,7 +64,6 @@ class PackedOptimizer:
 
     slots: tuple[str, ...] = ()  # their names in TensorFlow checkpoints
     reads_weights = False
-    is_linear = False  # whether the update is linear in the gradient, so that rate factors can multiply gradients
 
     def __init__(self, *, clip_gradients_norm: float = 0.0, loss_scale: float | None = None):
         self.clip_gradients_norm, self.scales_loss = clip_gradients_norm, loss_scale is not None
@@ -114,7 +113,7 @@ class PackedOptimizer:
         squared_norms: Tensor,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, State, Tensor]:
-        """Return the change of the packed weights [size], the new state, and whether the step was applied (bool).
+        """Return the packed change [size] for `changes`, the new state, and whether the step was applied (bool).
 
         `squared_norms`: of the gradients; `weights`: `packed_weights`.
         """
@@ -151,12 +150,13 @@ class PackedOptimizer:
             gradients = [
                 gradient * ops.cast(factor, gradient.dtype) for gradient, factor in zip(gradients, factors, strict=True)
             ]
-        return self.packing.pack(self._by_rate_factors(gradients) if self.is_linear else gradients)
+        return self.packing.pack(gradients)
 
-    def _by_rate_factors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def changes(self, packed: Tensor) -> list[Tensor]:
+        """Return the change of each weight, with its factor of the learning rate, for that of the packed weights."""
         return [
-            tensor if factor == 1.0 else tensor * factor
-            for tensor, factor in zip(tensors, self._rate_factors, strict=True)
+            part if factor == 1.0 else part * factor
+            for part, factor in zip(self.packing.unpack(packed), self._rate_factors, strict=True)
         ]
 
 
@@ -164,7 +164,6 @@ class SGD(PackedOptimizer):
     """Gradient descent with momentum, v = momentum v - rate g; w += v (Polyak 1964), as in the published models."""
 
     slots = ("Momentum",)
-    is_linear = True
 
     def __init__(self, *, momentum: float, **settings):
         super().__init__(**settings)
@@ -192,8 +191,6 @@ class Adam(PackedOptimizer):
         """See `PackedOptimizer.weight_change`."""
         step = ops.cast(state["iterations"] + 1, "float32")
         first, second, change = self._rule(state["Adam"], state["Adam_1"], gradient, learning_rate, step, weights)
-        if any(factor != 1.0 for factor in self._rate_factors):
-            change = self.packing.pack(self._by_rate_factors(self.packing.unpack(change)))
         return change, {"Adam": first, "Adam_1": second}
 
     def _moments_and_change(self, first, second, gradient, learning_rate, step, weights):
@@ -222,6 +219,8 @@ class WeightAverage:
         self.packing = Packing([variable.shape for variable in variables])
         values = self.packing.vector(variable.value for variable in variables)
         self.packed = keras.Variable(values, trainable=False, name="average")
+        rule = self._approached
+        self._rule = tensorflow_cpu.in_one_pass(rule) if tensorflow_cpu.applies() else rule
 
     @property
     def averages(self) -> list[np.ndarray]:
@@ -237,10 +236,12 @@ class WeightAverage:
 
     def updated(self, packed, values: list, *, step, applied=True):
         """Return the packed averages after one more step, as a pure function."""
-        step = ops.cast(step, "float32")
+        return self._rule(packed, self.packing.pack(values), ops.cast(step, "float32"), applied)
+
+    def _approached(self, packed, values, step, applied):
         share = 1.0 - ops.minimum(self.decay, (1.0 + step) / (10.0 + step))
         # Selected, not multiplied by 0: a skipped step may leave NaN in the batch statistics.
-        return ops.where(applied, packed + share * (self.packing.pack(values) - packed), packed)
+        return ops.where(applied, packed + share * (values - packed), packed)
 
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:

@@ -132,7 +132,7 @@ class TensorflowStep(TrainStep):
         change, state, applied = self.optimizer.updated(
             self._state(), gradients, learning_rate, squared_norms=squares, weights=packed
         )
-        for weight, part in zip(weights, self.optimizer.packing.unpack(change), strict=True):
+        for weight, part in zip(weights, self.optimizer.changes(change), strict=True):
             # Not Keras's, which is three operations: each of hundreds of weights takes milliseconds to trace
             weight.value.assign_add(ops.cast(part, weight.dtype), read_value=False)
         for name, variable in self.optimizer.variables.items():
