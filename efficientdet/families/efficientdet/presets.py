@@ -184,7 +184,7 @@ QUICKSTART = QuickstartRecipe(
     ),
     starter=StartRecipe(
         settings={**_FINE_TUNING, **_TASK_ALIGNED},
-        rate=LearningRate(per_image=0.0005, maximum=0.004),
+        rate=LearningRate(per_image=0.001, maximum=0.004),
         steps=700,
         smaller_input_first=False,
     ),
