@@ -285,10 +285,8 @@ class DenseDetector(DetectionModel[tuple[Tensor, Tensor], DenseTargets]):
             image_size=self.image_size,
         )
         self._inference, self._training = folded(network), folded(network, training=True)
-        self._loss_sums, self._normalize = self._compute_loss_sums, self.normalize
-        if tensorflow_cpu.applies():
-            self._loss_sums = tensorflow_cpu.in_one_pass(self._compute_loss_sums)
-            self._normalize = tensorflow_cpu.in_one_pass(self.normalize)
+        self._loss_sums = tensorflow_cpu.in_one_pass(self._compute_loss_sums)
+        self._normalize = tensorflow_cpu.in_one_pass(self.normalize)
         self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:

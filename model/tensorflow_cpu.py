@@ -58,7 +58,12 @@ def places(chosen: Tensor) -> Tensor:
 
 
 def in_one_pass(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Return the function compiled by XLA, for elementwise functions, possibly with a sum over the last axis."""
+    """Return the function, compiled by XLA where TensorFlow runs on a CPU.
+
+    It is elementwise, possibly with a sum over the last axis.
+    """
+    if not applies():
+        return function
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)

@@ -73,6 +73,15 @@ def test_weights_at_learning_rates_of_their_own(name):
     assert moved["all"] == pytest.approx([moved["first"][0], moved["second"][1], moved["third"][2]], rel=1e-6)
 
 
+def test_momentum_of_sgd_has_the_factor_of_the_weight():
+    """Checkpoints of SSD300, whose biases learn twice as fast, resume with the momentum that they stored."""
+    optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {}), precision="float32")
+    variables = [keras.Variable(np.float32([1.0])) for _ in range(2)]
+    optimizer.build(variables, [1.0, 2.0])
+    take(optimizer, variables, [[3.0], [3.0]], rate=0.1)
+    np.testing.assert_allclose(np.asarray(optimizer.variables["Momentum"].value), [-0.3, -0.6], rtol=1e-6)
+
+
 def test_rate_factors_by_the_names_of_weights():
     images = keras.Input((8, 8, 3))
     features = keras.layers.Conv2D(2, 3, name="backbone.stem.conv")(images)

@@ -64,6 +64,7 @@ class PackedOptimizer:
 
     slots: tuple[str, ...] = ()  # their names in TensorFlow checkpoints
     reads_weights = False
+    is_linear = False  # whether factors of the learning rate multiply gradients, and are part of the slots
 
     def __init__(self, *, clip_gradients_norm: float = 0.0, loss_scale: float | None = None):
         self.clip_gradients_norm, self.scales_loss = clip_gradients_norm, loss_scale is not None
@@ -150,13 +151,17 @@ class PackedOptimizer:
             gradients = [
                 gradient * ops.cast(factor, gradient.dtype) for gradient, factor in zip(gradients, factors, strict=True)
             ]
-        return self.packing.pack(gradients)
+        return self.packing.pack(self._by_rate_factors(gradients) if self.is_linear else gradients)
 
-    def changes(self, packed: Tensor) -> list[Tensor]:
+    def changes(self, packed: Tensor) -> Sequence[Tensor]:
         """Return the change of each weight, with its factor of the learning rate, for that of the packed weights."""
+        parts = self.packing.unpack(packed)
+        return parts if self.is_linear else self._by_rate_factors(parts)
+
+    def _by_rate_factors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [
-            part if factor == 1.0 else part * factor
-            for part, factor in zip(self.packing.unpack(packed), self._rate_factors, strict=True)
+            tensor if factor == 1.0 else tensor * factor
+            for tensor, factor in zip(tensors, self._rate_factors, strict=True)
         ]
 
 
@@ -164,6 +169,7 @@ class SGD(PackedOptimizer):
     """Gradient descent with momentum, v = momentum v - rate g; w += v (Polyak 1964), as in the published models."""
 
     slots = ("Momentum",)
+    is_linear = True
 
     def __init__(self, *, momentum: float, **settings):
         super().__init__(**settings)
@@ -184,8 +190,7 @@ class Adam(PackedOptimizer):
         super().__init__(**settings)
         self.beta_1, self.beta_2, self.epsilon, self.weight_decay = beta_1, beta_2, epsilon, weight_decay
         self.reads_weights = weight_decay > 0
-        rule = self._moments_and_change
-        self._rule = tensorflow_cpu.in_one_pass(rule) if tensorflow_cpu.applies() else rule
+        self._rule = tensorflow_cpu.in_one_pass(self._moments_and_change)
 
     def weight_change(self, state, gradient, learning_rate, *, weights=None):
         """See `PackedOptimizer.weight_change`."""
@@ -219,8 +224,7 @@ class WeightAverage:
         self.packing = Packing([variable.shape for variable in variables])
         values = self.packing.vector(variable.value for variable in variables)
         self.packed = keras.Variable(values, trainable=False, name="average")
-        rule = self._approached
-        self._rule = tensorflow_cpu.in_one_pass(rule) if tensorflow_cpu.applies() else rule
+        self._rule = tensorflow_cpu.in_one_pass(self._approached)
 
     @property
     def averages(self) -> list[np.ndarray]:
