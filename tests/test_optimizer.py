@@ -13,10 +13,10 @@ from efficientdet.optimization.optimizer import (
 from program_support.errors import InputError
 
 
-def built(values, *, precision="float32", decays=None, **overrides):
+def built(values, *, precision="float32", factors=None, decays=None, **overrides):
     optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", overrides), precision=precision)
     variables = [keras.Variable(np.float32(value)) for value in values]
-    optimizer.build(variables, decays=decays)
+    optimizer.build(variables, factors, decays=decays)
     return optimizer, variables
 
 
@@ -62,11 +62,7 @@ def test_weights_at_learning_rates_of_their_own(name):
         ("second", None, 0.025),
         ("third", None, 0.2),
     ):
-        optimizer = build_optimizer(
-            hyperparameters_of("efficientdet-d0", {"optimizer": name, "weight_decay": 0.01}), precision="float32"
-        )
-        variables = [keras.Variable(np.float32([1.0])) for _ in range(3)]
-        optimizer.build(variables, factors)
+        optimizer, variables = built([[1.0]] * 3, factors=factors, optimizer=name, weight_decay=0.01)
         for gradient in gradients:
             take(optimizer, variables, gradient[:, None], rate=rate)
         moved[run] = [float(np.asarray(variable)[0]) for variable in variables]
@@ -75,9 +71,7 @@ def test_weights_at_learning_rates_of_their_own(name):
 
 def test_momentum_of_sgd_has_the_factor_of_the_weight():
     """Checkpoints of SSD300, whose biases learn twice as fast, resume with the momentum that they stored."""
-    optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {}), precision="float32")
-    variables = [keras.Variable(np.float32([1.0])) for _ in range(2)]
-    optimizer.build(variables, [1.0, 2.0])
+    optimizer, variables = built([[1.0]] * 2, factors=[1.0, 2.0])
     take(optimizer, variables, [[3.0], [3.0]], rate=0.1)
     np.testing.assert_allclose(np.asarray(optimizer.variables["Momentum"].value), [-0.3, -0.6], rtol=1e-6)
 
