@@ -53,7 +53,6 @@ class QuickstartRecipe:
         random: from random weights. Where the presets freeze batch norm or stages of the backbone, its settings train
             everything.
         backbone: from a backbone pretrained on ImageNet. None: as from random weights.
-        starter: from the small detector that this package has, of other classes. None: as from a backbone.
         detector: from a pretrained detector.
         min_side: the smallest side of the input in pixels.
         fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
@@ -67,7 +66,6 @@ class QuickstartRecipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
     random: StartRecipe
     backbone: StartRecipe | None = None
-    starter: StartRecipe | None = None
     detector: StartRecipe
     min_side: int = 128
     fixed_share: float = 0.0
@@ -78,10 +76,8 @@ class QuickstartRecipe:
     starters: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, kind: str) -> StartRecipe:
-        """Return the choices for initial weights of a kind: random, backbone, starter or detector."""
-        backbone = self.backbone or self.random
-        starter = self.starter or backbone
-        return {"random": self.random, "backbone": backbone, "starter": starter, "detector": self.detector}[kind]
+        """Return the choices for initial weights of a kind: random, backbone or detector."""
+        return {"random": self.random, "backbone": self.backbone or self.random, "detector": self.detector}[kind]
 
 
 @dataclass(frozen=True, kw_only=True)

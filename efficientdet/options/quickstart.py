@@ -54,8 +54,8 @@ class QuickstartOptions:
         str | None,
         Help(
             f"Weights to start from: a detector by its name or path, a backbone by its name, 'imagenet', or "
-            f"{NO_WEIGHTS}. Default: the first that is present or can be downloaded of the published detector and its "
-            "backbone, else random ones."
+            f"{NO_WEIGHTS}. Default: the first that is present or can be downloaded of the starter detector, the "
+            "published detector and its backbone, else random ones."
         ),
     ] = None
     formats: Formats = ("onnx",)

@@ -1,7 +1,6 @@
 """Initial weights and settings that a quick start chooses from the data and the measured speed, with reasons."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.options.quickstart import NO_WEIGHTS, QuickstartConfig
 from efficientdet.options.train import PRETRAINED_BACKBONE
 from efficientdet.quickstart.output_folder import State
-from efficientdet.weights.downloads import local_path
+from efficientdet.weights.downloads import local_path, shipped_weights
 from program_support.errors import InputError
 
-_FLAGS = {"detector": "pretrained_ckpt", "starter": "pretrained_ckpt", "backbone": "backbone_init"}
+_FLAGS = {"detector": "pretrained_ckpt", "backbone": "backbone_init"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,14 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
     if config.weights == NO_WEIGHTS:
         return _RANDOM
     if config.weights and config.weights != PRETRAINED_BACKBONE:
-        kind = _kind_of(config.weights, starters=hyperparameters_of(config.model_name, {}).family.quickstart.starters)
+        file = published_files().get(config.weights)
+        kind = "backbone" if file and file.holds == CLASSIFIER else "detector"
         return InitialWeights(kind, f"{kind} of --weights={config.weights}", config.weights)
     reasons = []
     for kind, name, description in _candidates(config):
         try:
             path = local_path(name)
-            if kind == "starter":
+            if name in shipped_weights():
                 _check_settings(config, path)
         except InputError as error:
             reasons.append(str(error))
@@ -94,8 +94,8 @@ def _candidates(config: QuickstartConfig) -> list[tuple[str, str, str]]:
     if not config.weights:
         detector = recipe.detectors.get(model_name, model_name)
         candidates[:0] = [
+            ("detector", recipe.starters.get(model_name), "starter detector of this package"),
             ("detector", detector if detector in published_files() else None, "detector pretrained on COCO"),
-            ("starter", recipe.starters.get(model_name), "starter detector of this package"),
         ]
     return [(kind, name, description) for kind, name, description in candidates if name]
 
@@ -110,14 +110,6 @@ def _check_settings(config: QuickstartConfig, starter: str) -> None:
     theirs = hyperparameters_of(config.model_name, {key: description.hparams[key] for key in conventions})
     if differing := sorted(key for key in conventions if getattr(ours, key) != getattr(theirs, key)):
         raise InputError(f"--hparams sets {', '.join(differing)} differently")
-
-
-def _kind_of(path: str, *, starters: Mapping[str, str]) -> str:
-    """Return the kind of weights: a starter detector or a backbone by its name, else a detector."""
-    if path in starters.values() or local_path(path) in map(local_path, starters.values()):
-        return "starter"
-    file = published_files().get(path)
-    return "backbone" if file and file.holds == CLASSIFIER else "detector"
 
 
 _MULTIPLE = 32  # pixels: candidate sides are multiples of it

@@ -140,7 +140,7 @@ def continue_settings(
         "seconds": choices.training_seconds(config.minutes, others=spent + after + time.monotonic() - start_time),
         "smaller_input_first": False,
     }
-    if flags["lr"] and chosen["weights"]["kind"] != "detector":
+    if flags["lr"] and number == 1:
         flags["lr"] = choices.CONTINUED_RATE * flags["lr"]
     per_epoch = shown_images(images, settings).per_epoch
     trainings, reasons = _trainings(config, settings, flags, choices.Budget(**earlier | changes), images=per_epoch)

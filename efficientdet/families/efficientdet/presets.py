@@ -182,12 +182,11 @@ QUICKSTART = QuickstartRecipe(
         rate=LearningRate(per_image=0.0005, maximum=0.004),
         steps=2200,
     ),
-    starter=StartRecipe(
+    detector=StartRecipe(
         settings={**_FINE_TUNING, **_TASK_ALIGNED},
-        rate=LearningRate(per_image=0.001, maximum=0.004),
+        rate=LearningRate(per_image=0.00075, maximum=0.004),
         steps=700,
         smaller_input_first=False,
     ),
-    detector=StartRecipe(rate=LearningRate(per_image=0.0025, maximum=0.04), steps=250, smaller_input_first=False),
     starters={"efficientdet-lite0": "efficientdet-lite0-starter"},
 )
