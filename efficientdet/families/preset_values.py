@@ -60,7 +60,6 @@ class QuickstartRecipe:
         evaluation_cost: time to evaluate an image relative to a training step's time per image.
         stretches: whether images are stretched to the input, which then gets their aspect ratio.
         detectors: model name -> name of its published weights, where that is another name.
-        starters: model name -> name of its detector in this package.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +72,6 @@ class QuickstartRecipe:
     evaluation_cost: float = 0.5
     stretches: bool = False
     detectors: Mapping[str, str] = field(default_factory=dict)
-    starters: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, kind: str) -> StartRecipe:
         """Return the choices for initial weights of a kind: random, backbone or detector."""

@@ -89,12 +89,12 @@ def initial_weights(config: QuickstartConfig) -> InitialWeights:
 def _candidates(config: QuickstartConfig) -> list[tuple[str, str, str]]:
     """Return kind, name and description of weights, the best first."""
     hparams, model_name = hyperparameters_of(config.model_name, parse_overrides(config.hparams)), config.model_name
-    recipe = hparams.family.quickstart
     candidates = [("backbone", hparams.family.imagenet_backbone(hparams), "backbone pretrained on ImageNet")]
     if not config.weights:
-        detector = recipe.detectors.get(model_name, model_name)
+        detector = hparams.family.quickstart.detectors.get(model_name, model_name)
+        starter = f"{model_name}-starter"
         candidates[:0] = [
-            ("detector", recipe.starters.get(model_name), "starter detector of this package"),
+            ("detector", starter if starter in shipped_weights() else None, "starter detector of this package"),
             ("detector", detector if detector in published_files() else None, "detector pretrained on COCO"),
         ]
     return [(kind, name, description) for kind, name, description in candidates if name]

@@ -188,5 +188,4 @@ QUICKSTART = QuickstartRecipe(
         steps=700,
         smaller_input_first=False,
     ),
-    starters={"efficientdet-lite0": "efficientdet-lite0-starter"},
 )
