@@ -247,6 +247,8 @@ FIRST = {
     "README.md": {
         "--output_dir=runs/quick --minutes=8": f"--output_dir=runs/quick --minutes=0.1 --weights=none {SHORT}",
         "--batch_size=16 --num_epochs=100 --pretrained_ckpt=efficientdet-d0": f"--batch_size=4 --num_epochs=1 {SHORT}",
+        # the miniature is another network
+        "python infer.py --model_dir=efficientdet-lite0-starter --image_path=testdata/astronaut.jpg": ": ",
     },
     "docs/guides/data_check.md": {},
     "docs/guides/export.md": {  # no network, and no server
