@@ -199,8 +199,7 @@ def measured(
 def training_flags(recipe: Mapping[str, Any], cell: Cell, table: Mapping[str, Any], *, steps: int) -> dict[str, Any]:
     """Return the flags of train.py for a training of a cell, without paths; steps: of a recipe of cost 1."""
     baseline = table["recipes"][BASELINE]
-    of_data_set = recipe.get("flags_of", {}).get(cell.data_set, {})
-    flags_of_recipe = {**baseline["flags"], **recipe.get("flags", {}), **of_data_set}
+    flags_of_recipe = {**baseline["flags"], **recipe.get("flags", {})}
     hparams = {
         **baseline["hparams"],
         **table["data_sets"][cell.data_set]["hparams"],
