@@ -342,6 +342,15 @@ def test_nothing_after_the_last_step_ends_a_training(drawn, tmp_path, monkeypatc
     assert f"report: {tmp_path}/out/report.html" in out
 
 
+def test_the_error_of_a_step_is_not_hidden_by_a_state_that_it_left_unusable(drawn, tmp_path, monkeypatch):
+    """A process that lost its peer in a step showed that arrays had been deleted, with a traceback."""
+    monkeypatch.setattr(StandInStep, "__call__", Mock(side_effect=RuntimeError("Gloo: connection closed by peer")))
+    monkeypatch.setattr(StandInStep, "store", Mock(side_effect=RuntimeError("Array has been deleted")))
+    monkeypatch.setattr(train_loop, "build_train_step", StandInStep)
+    with pytest.raises(RuntimeError, match="Gloo"):
+        train(config(drawn, tmp_path))
+
+
 def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
     folder, _ = unbroken
     with pytest.raises(InputError, match="is missing; the checkpoint is of another training; use another --model_dir"):

@@ -227,10 +227,8 @@ class Training:
     def _train_epoch(self, epoch: int, bar: Progress) -> None:
         run = self._run
         run.journal.event("epoch_started", epoch=epoch)
-        try:
-            self._last_loss = self._take_steps(bar)
-        finally:
-            self._step.store()
+        self._last_loss = self._take_steps(bar)
+        self._step.store()
         if not self._stall_was_logged and (warning := self._input_stall()):
             self._stall_was_logged = True
             run.journal.print(warning)
@@ -264,11 +262,10 @@ class Training:
                     facts, report = self._read(pending.popleft())
                     stop.agreed = stop.agreed or report["stop_requests"] > 0
                     log.step(facts, report)
-            if step < end:
+            if step < end and (saves or stop.agreed):
+                self._step.store()
                 stop.raise_if_agreed()
-                if saves:
-                    self._step.store()
-                    run.save()
+                run.save()
         return log.finish()
 
     def _next_batch(self, pending: deque[Started]) -> Batch:
