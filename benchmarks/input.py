@@ -16,8 +16,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
+from dataset.input.augmentation import ScaleJitterCrop
 from dataset.input.examples import InputConfig
 from dataset.input.pipeline import training_dataset
+from dataset.input.resize import letterbox
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
 from dataset.records.schema import parse_record
@@ -58,8 +60,10 @@ def main() -> None:
         index, class_names = index_records(files), class_names_for(tuple(files), json_file=None, json_flag=None)
     except InputError as error:
         parser.error(str(error))
-    config = InputConfig.letterboxed(
-        image_size=(arguments.size, arguments.size),
+    size = (arguments.size, arguments.size)
+    config = InputConfig(
+        resize=letterbox(size),
+        augmentation=ScaleJitterCrop(size),
         batch_size=arguments.batch_size,
         pad_to_batch_maximum=True,
         category_ids=class_names.category_ids,

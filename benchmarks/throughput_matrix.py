@@ -39,7 +39,7 @@ Outcome = Mapping[str, Any]  # figures, or the key "reason" alone: why the cell 
 _SECONDS_TO_END = 180  # horovodrun waits 60 s for its processes; a busy machine takes longer
 _HEAD = (
     "| GPUs | precision | batch per GPU | images/s | p50 ms | p95 ms | memory | input wait | load average | "
-    "utilization | weak scaling | speed-up | published: images/s, program, GPU |"
+    "utilization | weak scaling | published: images/s, program, GPU |"
 )
 
 
@@ -199,7 +199,7 @@ def write_table(folder: Path, settings: Mapping[str, Any], outcomes: Mapping[Cel
     """Write matrix.md."""
     facts = "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items() if value)
     title = "## {}, {}".format(*next(iter(outcomes)))
-    lines = [title, "", f"{facts}.", "", _HEAD, f"|{'---|' * 13}", *(_line(cell, outcomes) for cell in outcomes)]
+    lines = [title, "", f"{facts}.", "", _HEAD, f"|{'---|' * 12}", *(_line(cell, outcomes) for cell in outcomes)]
     write_text(folder / "matrix.md", "\n".join(lines) + "\n")
 
 
@@ -207,12 +207,11 @@ def _line(cell: Cell, outcomes: Mapping[Cell, Outcome]) -> str:
     """Return a row: a cell, its figures or the reason why there are none, and published figures."""
     outcome = outcomes[cell]
     if "reason" in outcome:
-        figures = ["not run: " + outcome["reason"].replace("|", "\\|"), *"--------"]
+        figures = ["not run: " + outcome["reason"].replace("|", "\\|"), *"-------"]
     else:
         rates = {other: measured["rate"] for other, measured in outcomes.items() if "rate" in measured}
         arithmetic = outcome["multiply_adds_per_image"] / outcome["machine_multiply_adds_per_second"]
-        single, *in_full = cell._replace(gpus=1), cell._replace(precision="tf32"), cell._replace(precision="fp32")
-        reference = next((other for other in in_full if other in rates), None)
+        single = cell._replace(gpus=1)
         figures = [
             f"{outcome['rate']:.4g}",
             f"{outcome['p50']:,.1f}",
@@ -222,7 +221,6 @@ def _line(cell: Cell, outcomes: Mapping[Cell, Outcome]) -> str:
             str(outcome["load_average"]),
             f"{outcome['rate'] * arithmetic:.1%}",
             f"{outcome['rate'] / rates[single] / cell.gpus:.2f}" if single in rates else "-",
-            f"{outcome['rate'] / rates[reference]:.2f}" if reference else "-",
         ]
     published = published_figures(**{name: str(value) for name, value in cell._asdict().items()})
     texts = ["{images_per_second} ({program}, {gpu})".format_map(other) for other in published]

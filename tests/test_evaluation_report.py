@@ -8,8 +8,8 @@ import pytest
 from coco_cases import read_ground_truth
 from drawn_records import draw_records
 from html_reading import Balanced
+from letterboxed_inputs import letterboxed
 
-from dataset.input.examples import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
@@ -197,7 +197,7 @@ class Rank(World):
 
 def test_records_of_several_ranks(drawn):
     index, parts = index_records(drawn.records("val")), {}
-    config = InputConfig.letterboxed(image_size=(64, 64), batch_size=2, category_ids=drawn.class_names.category_ids)
+    config = letterboxed(image_size=(64, 64), batch_size=2, category_ids=drawn.class_names.category_ids)
 
     def nothing(images, sizes, scales):
         return Detections(

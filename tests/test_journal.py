@@ -144,7 +144,6 @@ def test_average_speed_by_hand():
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
-    assert average_speed([Interval(0, 2, 8, 4.0)], dropped=1) is None
     few = [Interval(step, step + 1, 8, 2.0 if step else 60.0) for step in range(6)]
     assert average_speed(few) == Speed(4.0, 2.0, 2.0, 2.0)  # without the compilation
 

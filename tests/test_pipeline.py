@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from letterboxed_inputs import letterboxed
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.input.examples import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import letterbox, stretch
 from dataset.records.record_index import index_records
@@ -29,7 +29,7 @@ def config(**changes):
         "max_instances_per_image": 6,
         "seed": 3,
     }
-    return InputConfig.letterboxed(**{**defaults, **changes})
+    return letterboxed(**{**defaults, **changes})
 
 
 def image_of(number, height=24, width=30):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from letterboxed_inputs import letterboxed
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
 from dataset.class_names import ClassNames
-from dataset.input.examples import InputConfig
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.record_batches import input_error
@@ -22,7 +22,7 @@ from program_support.errors import InputError
 
 
 def config(**changes):
-    return InputConfig.letterboxed(**{"image_size": (16, 16), "batch_size": 2, "category_ids": (1,), **changes})
+    return letterboxed(**{"image_size": (16, 16), "batch_size": 2, "category_ids": (1,), **changes})
 
 
 def training(paths, *, first_position=0, rank=0, world_size=1, **changes):

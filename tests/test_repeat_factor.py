@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import tiny_records
+from letterboxed_inputs import letterboxed
 
-from dataset.input.examples import InputConfig
 from dataset.input.pipeline import StreamOrder, epoch_length, training_dataset
 from dataset.records.record_index import index_records
 
@@ -39,7 +39,7 @@ def index(tmp_path_factory):
 
 def test_batches_follow_the_factors_from_any_step_and_for_any_rank(index):
     def ids(count, *, batch_size=4, **place):
-        config = InputConfig.letterboxed(image_size=(32, 32), batch_size=batch_size, category_ids=(1,), seed=5)
+        config = letterboxed(image_size=(32, 32), batch_size=batch_size, category_ids=(1,), seed=5)
         batches = iter(training_dataset(index, config, factors=FACTORS, **place))
         return [next(batches).image_ids.numpy().tolist() for _ in range(count)]
 

@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 from coco_cases import read_ground_truth
 from drawn_records import draw_records
+from letterboxed_inputs import letterboxed
 from miniature import miniature_detector
 from PIL import Image
 
 import efficientdet
 from dataset.class_names import ClassNames
-from dataset.input.pipeline import InputConfig, evaluation_dataset
+from dataset.input.pipeline import evaluation_dataset
 from dataset.input.resize import letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
@@ -131,9 +132,7 @@ def test_overrides_may_say_the_classes_as_the_reference_counts_them(checkpoint):
 
 
 def inputs(drawn, batch_size=3):
-    return InputConfig.letterboxed(
-        image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids
-    )
+    return letterboxed(image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids)
 
 
 def perfect_predict(drawn, config):

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 from label_sets import WRITERS, Label, Picture, read_parts, write
+from PIL import ExifTags, Image
 
 from dataset.conversion.conversion_options import ConversionConfig
 from dataset.conversion.shards import convert
-from dataset.files.image_files import encode_image, upright_image
+from dataset.files.image_files import upright_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
@@ -32,7 +33,9 @@ def photos(tmp_path_factory):
     pixels[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 255
     for number in ORIENTATIONS:
         stored = upright_image(pixels, {6: 8, 8: 6}.get(number, number))
-        (folder / f"{number}.jpg").write_bytes(encode_image(stored, "JPEG", quality=95, orientation=number))
+        tags = Image.Exif()
+        tags[ExifTags.Base.Orientation] = number
+        Image.fromarray(stored).save(folder / f"{number}.jpg", quality=95, exif=tags)
     return folder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_image_file
 from dataset.files.image_formats import (
@@ -274,12 +274,10 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     return [name if times[name] == 1 else path for name, path in zip(names, paths, strict=True)]
 
 
-def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation: int = 1) -> bytes:
-    """Encode uint8 [h, w, 3] as "PNG" or "JPEG", with an EXIF `orientation`."""
-    stream, exif = io.BytesIO(), Image.Exif()
-    if orientation != 1:
-        exif[ExifTags.Base.Orientation] = orientation
-    Image.fromarray(image).save(stream, kind, quality=quality, exif=exif)
+def encode_image(image: np.ndarray, kind: str, *, quality: int = 85) -> bytes:
+    """Encode uint8 [h, w, 3] as "PNG" or "JPEG"."""
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, kind, quality=quality)
     return stream.getvalue()
 
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import tensorflow as tf
 
-from dataset.input.augmentation import Augmentation, ResizeAndFlip, ScaleJitterCrop
+from dataset.input.augmentation import Augmentation, ResizeAndFlip
 from dataset.input.copy_paste import CopyPaste, MaskSource, View
 from dataset.input.crop import Crop, are_cut, crop_boxes, crop_masks
 from dataset.input.record_batches import without_autograph
-from dataset.input.resize import ResizeRule, letterbox
+from dataset.input.resize import ResizeRule
 from dataset.input.tiling import Tiling
 from dataset.records.schema import decode_image, image_size, parse_record
 from object_detection.structures import Batch, Objects, Tensor
@@ -37,23 +36,6 @@ class InputConfig:
     pad_to_batch_maximum: bool = False  # fewer slots if the batch needs fewer; XLA requires one fixed shape instead
     use_fake_data: bool = False  # repeat one real batch, to measure a step without its input
     num_threads: int = 0  # 0: TensorFlow's own thread pool
-
-    @classmethod
-    def letterboxed(
-        cls,
-        *,
-        image_size: tuple[int, int],
-        jitter_min: float = 0.1,
-        jitter_max: float = 2.0,
-        flip_probability: float = 0.5,
-        **settings: Any,
-    ) -> "InputConfig":
-        """Return EfficientDet's configuration: `letterbox` and `ScaleJitterCrop`; `settings` are the other fields."""
-        return cls(
-            resize=letterbox(image_size),
-            augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability),
-            **settings,
-        )
 
     @property
     def image_size(self) -> tuple[int, int]:

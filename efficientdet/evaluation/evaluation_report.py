@@ -118,9 +118,9 @@ def _shown(value: float) -> str:
     return "\N{EN DASH}" if math.isnan(value) else f"{value:.3f}"
 
 
-def _heat(value: float, share: float | None = None, *, is_bad: bool = False) -> Heat:
+def _heat(value: float, share: float | None = None) -> Heat:
     """Return a table cell; share: opacity of its background, by default the value."""
-    return Heat(_shown(value), value if share is None else share, is_bad)
+    return Heat(_shown(value), value if share is None else share)
 
 
 def _costs(analysis: ErrorAnalysis) -> str:

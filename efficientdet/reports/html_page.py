@@ -147,13 +147,12 @@ def legend(colors: Mapping[str, str]) -> str:
     return f'<div class="keys">{"".join(entries)}</div>'
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str = "", upright: bool = False) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, upright: bool = False) -> str:
     """Return a table that scrolls in a box of its own if it is too wide; nothing without rows.
 
     Args:
         columns: Column titles; empty for a table of names and values without a header.
         rows: Cells, which may be a `Heat` or a `Bar`. Numbers, also with a unit, are aligned to the right.
-        label: Accessible name of the scrolling box. Default: the first column titles.
         upright: Rotate the column titles by 90 degrees.
     """
     if not rows:
@@ -171,7 +170,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: st
         for values in rows
     )
     head = f"<thead><tr>{''.join(titles)}</tr></thead>" if titles else ""
-    label = label or ", ".join(filter(None, columns[:3])) or "Values"
+    label = ", ".join(filter(None, columns[:3])) or "Values"
     kind = ' class="upright"' if upright else "" if titles else ' class="facts"'
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{_escaped(label)}">'

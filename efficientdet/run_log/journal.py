@@ -64,16 +64,15 @@ class Speed(NamedTuple):
     p95: float
 
 
-def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
+def average_speed(intervals: Sequence[Interval]) -> Speed | None:
     """Return images per second, and mean and percentiles of seconds per step; None without intervals.
 
-    The first `dropped` intervals are left out (None: the first tenth, and always the first of several, which compiles).
+    The first tenth of them is left out, and always the first of several, which compiles.
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
     """
-    if dropped is None:
-        dropped = max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0)
+    dropped = max(int(_WARMUP_FRACTION * len(intervals)), 1 if len(intervals) > 1 else 0)
     measured = intervals[dropped:]
     seconds = sum(interval.seconds for interval in measured)
     if seconds <= 0:

@@ -148,14 +148,14 @@ def _foreign_weights(arrays: Arrays) -> Any:
     return next((one for one in load_plugins("efficientdet.efficientnet_weights") if one.recognizes(arrays)), None)
 
 
-def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_level: int = 3) -> dict[str, np.ndarray]:
+def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
     """Rename the arrays of NVIDIA's object-based checkpoint and drop those of the optimizer.
 
     `names` are the names of the model's weights in the order of its layers, in which NVIDIA's backbone numbers them.
     The main values are used: in an `emackpt-N` these are the averaged weights. An array without a counterpart keeps its
     name, and `check_against` reports it. A SavedModel of a classifier is a backbone.
     """
-    ours = {theirs: name for name, theirs in _nvidia_names(names, min_level=min_level).items()}
+    ours = {theirs: name for name, theirs in _nvidia_names(names).items()}
     root = "backbone/" if is_classifier(arrays) else ""
     model = {root + name.removesuffix(OBJECT_SUFFIX): array for name, array in arrays.items() if is_of_model(name)}
     return {ours.get(name, name): array for name, array in model.items()}
@@ -206,7 +206,7 @@ def from_keras(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[s
     return renamed
 
 
-def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:
+def _nvidia_names(names: Iterable[str]) -> dict[str, str]:
     """Return for each name the path in NVIDIA's object graph."""
     backbone_layers: dict[str, int] = {}
     translated = {}
@@ -223,17 +223,17 @@ def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:
             path = re.sub(r"/op_after_combine\d+/bn/", "/op_after_combine/bn/", path)
             translated[name] = re.sub(r"/resample_(\d+)_\d+_\d+/", r"/resample_layers/\1/", path)
         else:
-            translated[name] = _nvidia_head_name(name, min_level=min_level)
+            translated[name] = _nvidia_head_name(name)
     return translated
 
 
-def _nvidia_head_name(name: str, *, min_level: int) -> str:
+def _nvidia_head_name(name: str) -> str:
     net, layer, role = name.split("/")  # class_net/class-1-bn-4/gamma
     kind = net.removesuffix("_net")
     if layer == f"{kind}-predict":
         return f"{net}/{'classes' if kind == 'class' else 'boxes'}/{role}"
     if normalized := re.fullmatch(rf"{kind}-(\d+)-bn-(\d+)", layer):
-        return f"{net}/bns/{normalized[1]}/{int(normalized[2]) - min_level}/{role}"
+        return f"{net}/bns/{normalized[1]}/{int(normalized[2]) - 3}/{role}"  # from the lowest level, 3
     return f"{net}/conv_ops/{layer.removeprefix(kind + '-')}/{role}"
 
 

@@ -87,9 +87,7 @@ class ErrorCount(NamedTuple):
     high: float
 
 
-def find_suspects(
-    comparison: Comparison, boxes: np.ndarray, *, seed: int = 0
-) -> tuple[list[Suspect], dict[str, ErrorCount]]:
+def find_suspects(comparison: Comparison, boxes: np.ndarray) -> tuple[list[Suspect], dict[str, ErrorCount]]:
     """Return at most one suspect for each label, and the detections without labels, by falling expected harm.
 
     Also returns the number of errors of each kind that there can be.
@@ -97,11 +95,10 @@ def find_suspects(
     Args:
         comparison: detections and labels. Crowds and labels marked difficult are no suspects.
         boxes: [D, 4] x, y, width, height of the detections of the comparison.
-        seed: seed of the errors that are made.
     """
     images = _labeled_images(comparison, boxes, _calibrated_scores(comparison))
     evidence = [_evidence(image, image.boxes, image.classes, np.arange(len(image.labels))) for image in images]
-    made = _evidence_of_errors(images, np.random.default_rng(seed))
+    made = _evidence_of_errors(images, np.random.default_rng(0))
     given = {kind: [one.values[kind] for one in evidence] for kind in KINDS}
     joined = {kind: np.concatenate(values) for kind, values in given.items()}
     labels = sum(len(image.labels) for image in images)
