@@ -84,7 +84,7 @@ def programs(drawn, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "run_program", made.run)
     monkeypatch.setattr(chosen_settings, "smallest_usable_size", lambda images, hparams, sizes, *, fixed: sizes[0])
     # A step of four images takes half a second
-    machine = False, 5.0, 0.125 * 0.35
+    machine = False, 5.0, 0.125 * 0.42
     monkeypatch.setattr(chosen_settings, "measure_machine", lambda hparams, num_classes: machine)
     monkeypatch.setattr(chosen_settings, "result_of", lambda function, *arguments: function(*arguments))
     return made

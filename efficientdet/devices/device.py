@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -27,8 +27,7 @@ Batch = TypeVar("Batch")
 Measuring = Callable[[str], AbstractContextManager]
 
 _SIDE, _SIDE_ON_CPU = 8192, 1024
-_QUEUED = 4  # products that are queued at once, so that an accelerator does not wait for the next
-_FEWEST_REPETITIONS = 3
+_QUEUED = 4  # operations that are queued at once, so that an accelerator does not wait for the next
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "horovod", "numpy", "onnxruntime", "openvino")
 
 
@@ -275,25 +274,51 @@ def versions() -> dict[str, str]:
     return by_package
 
 
-def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int | None = None) -> float:
-    """Return the multiply-adds per second of products of square matrices with `side` rows.
+def multiply_adds_per_second(precision: str) -> float:
+    """Return the multiply-adds per second of products of square matrices.
 
-    They are computed in the compute dtype of the policy `precision`. The result is the best repetition within
-    `seconds`, of at least three; it is an upper bound for the kernels of a network.
+    They are computed in the compute dtype of the policy `precision`. The result is the best repetition within a second,
+    an upper bound for the kernels of a network.
     """
-    on_device = accelerator_count() > 0
-    side, queued = side or (_SIDE if on_device else _SIDE_ON_CPU), _QUEUED if on_device else 1
-    noise = np.random.default_rng(0).standard_normal((side, side), np.float32)
-    matrix = wait(ops.cast(noise, keras.dtype_policies.DTypePolicy(precision).compute_dtype))
-    times: list[float] = []
-    wait(ops.matmul(matrix, matrix))  # the first one chooses a kernel
-    while len(times) < _FEWEST_REPETITIONS or sum(times) < seconds:
+    side = _SIDE if accelerator_count() > 0 else _SIDE_ON_CPU
+    matrix = _noise(precision, side, side)
+    return side**3 / min(_repetitions(lambda: ops.matmul(matrix, matrix)))
+
+
+def separable_multiply_adds_per_second(precision: str) -> float:
+    """Return the multiply-adds per second of a block of EfficientNet: 1x1, depthwise 3x3 and 1x1 convolutions.
+
+    It reads and writes more than it computes, as networks of such blocks do. The result is the mean of a second, in
+    which other processes of the machine have their share.
+    """
+    batch = 256 if accelerator_count() > 0 else 4
+    shapes = (batch, 16, 16, 112), (1, 1, 112, 672), (3, 3, 672, 1), (1, 1, 672, 112)
+    images, kernel, depthwise, projection = (_noise(precision, *shape) for shape in shapes)
+
+    def block() -> Any:
+        expanded = ops.relu(ops.conv(images, kernel))
+        return ops.conv(ops.relu(ops.depthwise_conv(expanded, depthwise, padding="same")), projection)
+
+    times = _repetitions(block)
+    return batch * 16 * 16 * 672 * (112 + 9 + 112) * len(times) / sum(times)
+
+
+def _noise(precision: str, *shape: int) -> Any:
+    noise = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return wait(ops.cast(noise, keras.dtype_policies.DTypePolicy(precision).compute_dtype))
+
+
+def _repetitions(operation: Callable[[], Any]) -> list[float]:
+    """Return the seconds of each repetition of an operation within a second."""
+    queued, times = _QUEUED if accelerator_count() > 0 else 1, list[float]()
+    wait(operation())  # the first one chooses a kernel
+    while sum(times) < 1.0:
         started = time.perf_counter()
         for _ in range(queued):
-            product = ops.matmul(matrix, matrix)
-        wait(product)
-        times.append(time.perf_counter() - started)
-    return queued * side**3 / min(times)
+            result = operation()
+        wait(result)
+        times.append((time.perf_counter() - started) / queued)
+    return times
 
 
 def _is_jax() -> bool:

@@ -34,14 +34,12 @@ class StartRecipe:
         steps: number of steps for a good AP with an input of 256 pixels and objects of 16.
         settings: further hyperparameters.
         long_settings: further hyperparameters where there is time for two trainings.
-        smaller_input_first: whether a training with a smaller input comes first.
     """
 
     rate: LearningRate
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     long_settings: Mapping[str, Any] = field(default_factory=dict)
-    smaller_input_first: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,8 @@ class QuickstartRecipe:
         detector: from a pretrained detector.
         min_side: the smallest side of the input in pixels.
         fixed_share: share of the time of a step with an input of 256 pixels that does not depend on its size.
-        efficiency: speed of a training step relative to that of products of matrices.
+        efficiency: speed of a training step relative to the speed that a quick start measures, of products of matrices
+            or of a block with a depthwise convolution.
         evaluation_cost: time to evaluate an image relative to a training step's time per image.
         stretches: whether images are stretched to the input, which then gets their aspect ratio.
         detectors: model name -> name of its published weights, where that is another name.

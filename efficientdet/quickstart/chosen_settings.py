@@ -21,7 +21,7 @@ from efficientdet.data_checks.anchor_search import SMALL, smallest_usable_size, 
 from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.exports.formats import need_calibration
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.preset_values import QuickstartRecipe, StartRecipe
+from efficientdet.families.preset_values import QuickstartRecipe
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.options.quickstart import QuickstartConfig
 from efficientdet.quickstart import choices
@@ -62,7 +62,7 @@ def choose_settings(
         config,
         images,
         recipe=recipe,
-        start_recipe=start_recipe,
+        weights=weights,
         step_time=step_time,
         start_seconds=start_seconds,
         measured=measured,
@@ -214,7 +214,7 @@ def estimate_step_time(hparams: Hyperparameters, *, side: int, images: LabeledIm
     """Estimate the time of a training step with an input of this longer side, and of train.py up to its first step.
 
     The training measures its steps and adapts their number. A step takes its multiply-adds at a part of the speed of
-    products of matrices; tracing it takes a multiple of the time in which the network is built.
+    `measure_machine`; tracing it takes a multiple of the time in which the network is built.
     """
     accelerated, build_seconds, image_seconds = result_of(
         measure_machine, hparams, int(images.classes.max(initial=0)) + 1
@@ -239,17 +239,21 @@ def estimate_step_time(hparams: Hyperparameters, *, side: int, images: LabeledIm
 def measure_machine(hparams: Hyperparameters, num_classes: int) -> tuple[bool, float, float]:
     """Return whether there is an accelerator, the seconds to build a network, and those of its multiply-adds.
 
-    The last are those of a training step, per image, at the speed of products of matrices. Runs operations of the
-    backend.
+    The last are those of a training step, per image, at the speed of products of matrices, or of a block with a
+    depthwise convolution if the network has one. Runs operations of the backend.
     """
-    from efficientdet.devices.device import multiply_adds_per_second  # Keras, which the start does not wait for
+    import keras  # the start does not wait for it
+
+    from efficientdet.devices.device import multiply_adds_per_second, separable_multiply_adds_per_second
     from efficientdet.devices.runtime import accelerator_count
     from model.multiply_adds import training_multiply_adds
 
     accelerated, begin = accelerator_count() > 0, time.monotonic()
-    count = training_multiply_adds(build_detector(hparams, num_classes=num_classes).trained_network())
-    seconds = time.monotonic() - begin
-    return accelerated, seconds, count / multiply_adds_per_second("mixed_float16" if accelerated else "float32")
+    network = build_detector(hparams, num_classes=num_classes).trained_network()
+    count, seconds = training_multiply_adds(network), time.monotonic() - begin
+    is_separable = any(isinstance(layer, keras.layers.DepthwiseConv2D) for layer in network._flatten_layers())
+    speed_of = separable_multiply_adds_per_second if is_separable else multiply_adds_per_second
+    return accelerated, seconds, count / speed_of("mixed_float16" if accelerated else "float32")
 
 
 _MAGNIFICATION = 2  # most input pixels per image pixel: small objects in tiles are worth it
@@ -362,7 +366,7 @@ def make_plan(
     settings: dict[str, Any],
     *,
     recipe: QuickstartRecipe,
-    start_recipe: StartRecipe,
+    weights: InitialWeights,
     step_time: choices.StepTime,
     start_seconds: float,
     measured: str,
@@ -387,9 +391,9 @@ def make_plan(
         step_time=step_time,
         seconds=choices.training_seconds(config.minutes, others=others),
         start_seconds=start_seconds,
-        target_steps=start_recipe.steps,
+        target_steps=recipe.start(weights.kind).steps,
         object_share=choices.object_share(shown.images),
         min_side=recipe.min_side,
-        smaller_input_first=start_recipe.smaller_input_first,
+        smaller_input_first=weights.kind != "detector",  # more pixels gain more then (docs/measurements/accuracy.md)
     )
     return Plan(shown, budget, after, others)

@@ -45,7 +45,7 @@ QUICKSTART = QuickstartRecipe(
         rate=LearningRate(per_image=1.25e-4, maximum=5e-4),
         steps=500,
     ),
-    detector=StartRecipe(rate=LearningRate(per_image=2.5e-5, maximum=1e-4), steps=125, smaller_input_first=False),
+    detector=StartRecipe(rate=LearningRate(per_image=2.5e-5, maximum=1e-4), steps=125),
     min_side=192,
     fixed_share=0.7,  # estimate: with resnet18 and 64 regions 4.4 s at 128 pixels, 5.0 s at 256
     evaluation_cost=0.9,  # 1.1 s with resnet18 at 256 pixels, masks included

@@ -35,7 +35,7 @@ QUICKSTART = QuickstartRecipe(
         steps=800,  # docs/measurements/accuracy.md: more steps with a smaller input gain nothing
     ),
     efficiency=0.75,
-    detector=StartRecipe(rate=LearningRate(per_image=0.000625, maximum=0.01), steps=250, smaller_input_first=False),
+    detector=StartRecipe(rate=LearningRate(per_image=0.000625, maximum=0.01), steps=250),
     stretches=True,
     detectors={"retinanet-resnet50": "retinanet_resnet50_fpn_coco"},
 )

@@ -41,7 +41,7 @@ QUICKSTART = QuickstartRecipe(
     },
     random=StartRecipe(rate=LearningRate(per_image=0.00125, maximum=0.02), steps=2200),
     efficiency=0.75,
-    detector=StartRecipe(rate=LearningRate(per_image=0.0003, maximum=0.005), steps=250, smaller_input_first=False),
+    detector=StartRecipe(rate=LearningRate(per_image=0.0003, maximum=0.005), steps=250),
     stretches=True,
     min_side=257,  # its last feature map has no cell otherwise
 )
