@@ -187,6 +187,6 @@ QUICKSTART = QuickstartRecipe(
     detector=StartRecipe(
         settings={**_FINE_TUNING, **_TASK_ALIGNED},
         rate=LearningRate(per_image=0.00075, maximum=0.004),
-        steps=700,
+        steps=600,
     ),
 )
