@@ -43,7 +43,7 @@ _LOGGED_EVERY = 0.1  # least share of the time budget between two logged plans
 _OTHER_ACTIVITIES = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 _BUSY = 0.5  # share of the time from which a stage of the input is its bottleneck
 # Epochs of a few images would otherwise mostly write
-_SECONDS_BETWEEN_EPOCH_SAVES, _SAVING_SHARE = 10.0, 0.02  # at least, and of the time
+_SECONDS_BETWEEN_EPOCH_SAVES, _SAVING_SHARE = 10.0, 0.01  # at least, and of the time
 
 
 class TrainingInputs:
