@@ -296,6 +296,5 @@ def _unfinished(step: Graph, selected: str, best: str, *, config: SuppressionCon
     score = step.add("Slice", [best, np.array([0]), np.array([1]), np.array([1])])  # [B, 1]
     is_ahead = step.cast(step.add("Greater", [selected, score]), "float32")
     is_open = step.add("Less", [step.add("ReduceSum", [is_ahead, np.array([1])]), np.float32(config.max_detections)])
-    is_high = step.add("Greater", [score, np.float32(config.score_threshold)])
-    unfinished = step.cast(step.add("And", [is_open, is_high]), "int64")
-    return step.cast(step.add("ReduceMax", [unfinished], keepdims=0), "bool")
+    highest = step.add("ReduceMax", [step.add("Where", [is_open, score, _NONE])], keepdims=0)
+    return step.add("Greater", [highest, np.float32(config.score_threshold)])
